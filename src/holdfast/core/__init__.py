@@ -1,0 +1,1 @@
+"""Plain data and small mechanisms that every layer shares; nothing here does I/O of its own."""

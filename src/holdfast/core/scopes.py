@@ -1,0 +1,124 @@
+"""The mechanisms that lifetimes are built from: a mailbox to wait at, and a keeper to hold things.
+
+There is no close-all list and no cleanup thread anywhere: leaving a block is the only way anything ends.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from typing import Any, Generic, TypeVar
+
+import structlog
+from anyio import TASK_STATUS_IGNORED, CancelScope, Event, current_time
+from anyio.abc import TaskGroup, TaskStatus
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """Let one error that task groups wrapped on its way out arrive as itself."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        error: BaseException = group
+        while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+            error = error.exceptions[0]
+        if error is group:
+            raise
+        raise error from error.__cause__
+
+
+class Mailbox(Generic[T]):
+    """What waits for one session, in order."""
+
+    def __init__(self) -> None:
+        self._items: deque[T] = deque()
+        self._bell: asyncio.Future[None] | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self._items)
+
+    def put(self, item: T) -> None:
+        self._items.append(item)
+        self.ring()
+
+    def ring(self) -> None:
+        """Let the one who waits look around again."""
+        if self._bell and not self._bell.done():
+            self._bell.set_result(None)
+
+    def peek(self) -> T:
+        return self._items[0]
+
+    def take(self) -> T:
+        """Take the first without waiting; there must be one."""
+        return self._items.popleft()
+
+    def drain(self) -> list[T]:
+        """Take everything at once."""
+        taken = list(self._items)
+        self._items.clear()
+        return taken
+
+    async def arrival(self) -> None:
+        """Wait until there is something, or the bell rings. Taking is separate and synchronous, so that
+        a cancel that lands here loses nothing."""
+        if not self._items:
+            self._bell = asyncio.get_running_loop().create_future()
+            try:
+                await self._bell
+            finally:
+                self._bell = None
+
+
+class Keeper:
+    """Holds opened things, each in a task of its own for its whole life.
+
+    What is entered in one task is left in the same task, whoever asked for it. Leaving `hold` lets go
+    and does not wait: a close that is slow, hangs or fails is bounded and nobody else's business.
+    """
+
+    def __init__(self, group: TaskGroup, grace: float) -> None:
+        self._group = group
+        self._grace = grace
+
+    @asynccontextmanager
+    async def hold(self, opening: AbstractAsyncContextManager[T]) -> AsyncIterator[T]:
+        released = Event()
+        thing = await self._group.start(self._keep, opening, released)
+        try:
+            yield thing
+        finally:
+            released.set()
+
+    async def _keep(
+        self,
+        opening: AbstractAsyncContextManager[Any],
+        released: Event,
+        *,
+        task_status: TaskStatus[Any] = TASK_STATUS_IGNORED,
+    ) -> None:
+        opened = False
+        with CancelScope(shield=True) as bound:  # entered first, so that it can bound the leaving
+            try:
+                async with opening as thing:
+                    opened = True
+                    task_status.started(thing)
+                    await released.wait()
+                    bound.deadline = current_time() + self._grace
+            except Exception:
+                if not opened:
+                    raise  # the asker gets it
+                log.exception("failed to close" if released.is_set() else "broke while held", what=repr(opening))
+        if bound.cancelled_caught:
+            log.error("closing took too long and was cut short", what=repr(opening), seconds=self._grace)
