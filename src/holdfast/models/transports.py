@@ -1,0 +1,204 @@
+"""Connection pools to model servers: one per endpoint, shared by all who lease it, free of credentials.
+
+A lease is the right to make requests; it costs nothing until the first one. The pool behind it opens
+when it is needed and lives in a task of its own. It closes when nobody has held a lease for a while,
+or when another endpoint needs its place and no request is under way in it (a lease that outlives its
+pool just opens it again). Closing goes by time: no traffic is needed to trigger it.
+"""
+
+import io
+import math
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import aiohttp
+from anyio import TASK_STATUS_IGNORED, CancelScope, Lock, Semaphore, create_task_group, current_time, sleep_forever
+from anyio.abc import TaskGroup, TaskStatus
+from yarl import URL
+
+from holdfast.core.ledger import Ledger
+from holdfast.core.scopes import plain_errors
+
+_CLOSING = 5.0
+"""How long a pool's sockets may take to close."""
+
+_PIECEMEAL = 1 << 20
+"""From this size on a body is written in pieces, so that it does not hold up the loop."""
+
+
+class Transport:
+    """One endpoint: its pool while that is open, and how much it is used."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.endpoint = endpoint
+        self.leases = 0
+        self.in_flight = 0
+        self.opening = Lock()
+        self._pool: aiohttp.ClientSession | None = None
+        self._stay: CancelScope | None = None
+
+    def __repr__(self) -> str:
+        state = "open" if self.pool else "closed"
+        return f"<Transport {self.endpoint}: {state}, {self.leases} leased, {self.in_flight} in flight>"
+
+    @property
+    def pool(self) -> aiohttp.ClientSession | None:
+        """The pool, unless it is closed or about to be."""
+        return None if self._stay is None or self._stay.cancel_called else self._pool
+
+    def opened(self, pool: aiohttp.ClientSession, stay: CancelScope) -> None:
+        """The pool is there, until `stay` is cancelled or its deadline passes."""
+        self._pool, self._stay = pool, stay
+
+    def stay_until(self, deadline: float) -> None:
+        if self._stay:
+            self._stay.deadline = deadline
+
+    def make_room(self) -> None:
+        if self._stay:
+            self._stay.cancel()
+
+
+class Lease:
+    """The right to make requests to one endpoint, until the block that took it is left."""
+
+    def __init__(self, transports: "Transports", transport: Transport) -> None:
+        self._transports = transports
+        self._transport = transport
+        self.active = True
+
+    def __repr__(self) -> str:
+        return f"<Lease {'of' if self.active else 'released from'} {self._transport!r}>"
+
+    @asynccontextmanager
+    async def request(
+        self, method: str, url: URL, *, headers: Mapping[str, str], timeout: aiohttp.ClientTimeout, body: bytes = b""
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Send a request and lend its response; one not read to its end takes its connection with it."""
+        if not self.active:
+            raise RuntimeError("this lease was released")
+        transport = self._transport
+        transport.in_flight += 1  # before opening: from here on nobody closes the pool under us
+        try:
+            pool = transport.pool or await self._transports.open(transport)
+            # Redirects are not followed: they would carry the conversation to where nobody sent it.
+            response = await pool.request(
+                method,
+                url,
+                data=(body if len(body) < _PIECEMEAL else io.BytesIO(body)) if body else None,
+                headers=headers,
+                timeout=timeout,
+                allow_redirects=False,
+            )
+            try:
+                yield response
+            finally:
+                response.release()
+        finally:
+            transport.in_flight -= 1
+            self._transports.settle(transport)
+
+
+class Transports:
+    """The endpoints in use, least recently used first."""
+
+    def __init__(self, group: TaskGroup, ledger: Ledger, limit: int, idle: float, tls: ssl.SSLContext | None) -> None:
+        self._group = group
+        self._ledger = ledger
+        self._limit = limit
+        self._idle = idle
+        self._tls = tls
+        self._known: dict[str, Transport] = {}
+        self._places = Semaphore(limit)
+
+    def __len__(self) -> int:
+        """How many pools are open."""
+        return self._limit - self._places.value
+
+    def __repr__(self) -> str:
+        return f"<Transports {len(self)}/{self._limit}: {', '.join(map(repr, self._known.values())) or 'none'}>"
+
+    @asynccontextmanager
+    async def lease(self, base_url: str) -> AsyncIterator[Lease]:
+        endpoint = str(URL(base_url).origin())
+        transport = self._known.setdefault(endpoint, Transport(endpoint))
+        transport.leases += 1
+        transport.stay_until(math.inf)
+        lease = Lease(self, transport)
+        try:
+            yield lease
+        finally:
+            lease.active = False
+            transport.leases -= 1
+            self.settle(transport)
+
+    async def open(self, transport: Transport) -> aiohttp.ClientSession:
+        """The transport's pool; waits for a place when all are taken by requests under way."""
+        async with transport.opening:
+            if not transport.pool:
+                if not self._places.value:
+                    self._make_room()
+                await self._group.start(self._keep, transport)
+            pool = transport.pool
+            assert pool, "a pool with a request in flight stays open"
+            return pool
+
+    def settle(self, transport: Transport) -> None:
+        """Decide how long a transport stays, now that a request or a lease of it has ended."""
+        if transport.in_flight:
+            return
+        self._known[transport.endpoint] = self._known.pop(transport.endpoint, transport)
+        if self._places.statistics().tasks_waiting:
+            self._make_room()
+        elif not transport.leases:
+            transport.stay_until(current_time() + self._idle)
+        self._forget_unused(transport)
+
+    def _forget_unused(self, transport: Transport) -> None:
+        in_use = transport.leases or transport.in_flight or transport.pool
+        if not in_use and self._known.get(transport.endpoint) is transport:
+            del self._known[transport.endpoint]
+
+    def _make_room(self) -> None:
+        """Let go of the least recently used pool with nothing under way: unleased ones first."""
+        quiet = [transport for transport in self._known.values() if transport.pool and not transport.in_flight]
+        if quiet:
+            min(quiet, key=lambda transport: transport.leases > 0).make_room()
+
+    async def _keep(self, transport: Transport, *, task_status: TaskStatus[None] = TASK_STATUS_IGNORED) -> None:
+        """A pool's whole life."""
+        async with self._places:
+            connector = aiohttp.TCPConnector(limit=0, ssl=self._tls or True, keepalive_timeout=self._idle)
+            pool = aiohttp.ClientSession(
+                connector=connector,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                trust_env=False,  # a proxy variable or a .netrc meant for others must not reroute conversations
+                timeout=aiohttp.ClientTimeout(total=None),
+            )
+            with self._ledger.enter("socket pool", transport.endpoint):
+                try:
+                    with CancelScope() as stay:
+                        transport.opened(pool, stay)
+                        task_status.started()
+                        await sleep_forever()
+                finally:
+                    with CancelScope(shield=True, deadline=current_time() + _CLOSING):
+                        await pool.close()
+        self._forget_unused(transport)
+
+
+@asynccontextmanager
+async def open_transports(
+    ledger: Ledger, *, limit: int = 16, idle: float = 60.0, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[Transports]:
+    """At most `limit` pools; one that nobody leases closes after `idle` seconds.
+
+    All TLS endpoints share one context: the one that aiohttp makes for the process, or `tls`.
+    """
+    with plain_errors():
+        async with create_task_group() as group:
+            try:
+                yield Transports(group, ledger, limit, idle, tls)
+            finally:
+                group.cancel_scope.cancel()
