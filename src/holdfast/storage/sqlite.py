@@ -1,0 +1,101 @@
+"""What is SQLite's alone: how to connect, the full-text search, and the dialect the queries are compiled for."""
+
+import sqlite3
+from pathlib import Path
+from typing import Literal
+
+from sqlalchemy.dialects.sqlite import dialect, insert
+
+__all__ = ["DIALECT", "INDEX_MESSAGES", "SEARCH", "SEARCH_TABLES", "Durability", "connect", "insert", "match"]
+
+Durability = Literal["normal", "full"]
+
+DIALECT = dialect(paramstyle="qmark")
+
+
+# ── connections ─────────────────────────────────────────────────────────────────────────────────
+
+
+def connect(path: Path, patience: float) -> sqlite3.Connection:
+    """Open the file as it is. Transactions are begun and ended by us, never by the driver."""
+    return sqlite3.connect(path.absolute(), timeout=patience, isolation_level=None)
+
+
+def prepare_to_write(db: sqlite3.Connection, durability: Durability) -> None:
+    """Write-ahead log: readers never wait for the writer, and a commit is one append to a file."""
+    for setting in (
+        "auto_vacuum = NONE",
+        "journal_mode = WAL",
+        # NORMAL outlives the process at any moment; FULL syncs each commit and so outlives the power.
+        f"synchronous = {'FULL' if durability == 'full' else 'NORMAL'}",
+        "foreign_keys = ON",
+        # Some builds zero what is deleted, which costs writes; this does so where it is free.
+        "secure_delete = FAST",
+        "wal_autocheckpoint = 1000",
+        "journal_size_limit = 16777216",
+        "cache_size = -4096",
+    ):
+        db.execute(f"PRAGMA {setting}")
+
+
+def prepare_to_read(db: sqlite3.Connection) -> None:
+    for setting in ("query_only = ON", "cache_size = -1024"):
+        db.execute(f"PRAGMA {setting}")
+
+
+# ── search ──────────────────────────────────────────────────────────────────────────────────────
+
+# The index keeps words only; texts stay in `messages`. It is filled in bulk, by INDEX_MESSAGES: a trigger
+# for each message costs eight times as much, and most of what a commit costs.
+SEARCH_TABLES = (
+    "CREATE VIEW searchable AS SELECT id, text FROM messages WHERE role IN ('user', 'assistant') AND text != ''",
+    """CREATE VIRTUAL TABLE messages_fts USING fts5 (
+        text, content='searchable', content_rowid='id', tokenize='unicode61 remove_diacritics 2'
+    )""",
+    "INSERT INTO meta (key, value) VALUES ('indexed', '0')",
+)
+
+INDEX_MESSAGES = (
+    """INSERT INTO messages_fts (rowid, text) SELECT id, text FROM searchable
+        WHERE id > (SELECT CAST(value AS INTEGER) FROM meta WHERE key = 'indexed')""",
+    "UPDATE meta SET value = (SELECT coalesce(max(id), 0) FROM messages) WHERE key = 'indexed'",
+)
+
+# Each conversation once, by its best message; the snippets are made for the few that are returned.
+SEARCH = """
+WITH hits AS MATERIALIZED (
+    SELECT rowid AS id, rank FROM messages_fts WHERE messages_fts MATCH :match
+), best AS (
+    SELECT messages.session AS session, messages.id AS id, min(hits.rank) AS rank
+    FROM hits JOIN messages ON messages.id = hits.id
+    WHERE messages.undone IS NULL
+    GROUP BY messages.session
+), top AS MATERIALIZED (
+    SELECT sessions.id, sessions.chat, sessions.created, sessions.last_used, sessions.title, sessions.ended,
+        sessions.end_reason, best.id AS message, best.rank
+    FROM best JOIN sessions ON sessions.id = best.session
+    WHERE (:channel = '' OR sessions.channel = :channel) AND sessions.last_used < :before
+    ORDER BY best.rank, sessions.last_used DESC LIMIT :limit
+)
+SELECT top.id, top.chat, top.created, top.last_used, top.title, top.ended, top.end_reason,
+    (SELECT count(*) FROM messages WHERE messages.session = top.id)
+        - (SELECT count(*) FROM messages WHERE messages.session = top.id AND messages.undone IS NOT NULL),
+    snippet(messages_fts, 0, char(2), char(3), '…', 16)
+FROM top JOIN messages_fts ON messages_fts.rowid = top.message
+WHERE messages_fts MATCH :match
+ORDER BY top.rank, top.last_used DESC
+"""
+
+_MOST_WORDS = 32
+
+
+def match(text: str) -> str:
+    """An FTS5 expression for what a person typed: every word, the last as a beginning. Empty if there is no word.
+
+    Each word goes in as a quoted string, so that nothing in it is an operator, and FTS5 cuts it up the way
+    it cut up the messages.
+    """
+    words = [word for word in text.replace("\0", " ").split() if any(map(str.isalnum, word))][:_MOST_WORDS]
+    if not words:
+        return ""
+    return " AND ".join('"' + word.replace('"', '""') + '"' for word in words) + "*"
