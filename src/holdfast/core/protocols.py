@@ -163,19 +163,23 @@ class MessageRow(msgspec.Struct, frozen=True):
     mail: MailId
 
 
+class Woken(msgspec.Struct, frozen=True):
+    """A chat's open conversation with its history, read in one go."""
+
+    session: SessionRow
+    history: list[MessageRow]
+
+
 class Accepted(msgspec.Struct, frozen=True):
     """What the inbox says of a message: new, or seen before with this fingerprint and maybe this answer."""
 
     fresh: bool
     fingerprint: str = ""
     answer: Answer | None = None
-
-
-class Woken(msgspec.Struct, frozen=True):
-    """A chat's open conversation with its history, read in one go."""
-
-    session: SessionRow
-    history: list[MessageRow]
+    woken: Woken | None = None
+    """The chat's open conversation, if it was asked for and there is one."""
+    asleep: bool = True
+    """Nothing is known of the conversation yet: it was not asked for, or is too long to be read on the way."""
 
 
 class Store(Protocol):
@@ -186,7 +190,9 @@ class Store(Protocol):
     """
 
     # writes
-    def accept(self, mail: Incoming) -> Commit[Accepted]: ...
+    def accept(self, mail: Incoming, *, wake: bool = False) -> Commit[Accepted]:
+        """Put a message into the inbox, once; with `wake`, read the chat's conversation on the way."""
+        ...
 
     def begin(self, session: SessionRow) -> Commit[None]:
         """A conversation starts."""

@@ -1,0 +1,292 @@
+"""The gateway's front door: a message is stored before it is taken, and then finds its chat's task."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import structlog
+from anyio import CancelScope, create_task_group
+from anyio.abc import TaskGroup
+
+from holdfast.agent.agent import ModelConfig
+from holdfast.core.clock import Clock, Ids
+from holdfast.core.errors import DuplicateMail, NotFound, StoreError, TryLater
+from holdfast.core.keys import ChatKey, SessionId
+from holdfast.core.messages import Incoming
+from holdfast.core.protocols import Accepted, Channel, Store, ToolContext
+from holdfast.core.scopes import Keeper, plain_errors
+from holdfast.core.settings import Settings
+from holdfast.gateway import commands
+from holdfast.gateway.delivery import Delivery
+from holdfast.gateway.hosting import Hosting
+from holdfast.gateway.mail import Mail
+from holdfast.gateway.residents import Residents
+from holdfast.gateway.sessions import AwakeChat, Session
+from holdfast.gateway.turns import BROKE, Turns
+from holdfast.gateway.watch import watch
+from holdfast.tools.catalogue import ToolSet
+
+log = structlog.get_logger(__name__)
+
+CLOSE_GRACE = 5.0
+
+
+class Gateway:
+    """Accepts messages and hosts chats. `awake` is the one directory of what is in memory."""
+
+    def __init__(
+        self,
+        *,
+        settings: Settings,
+        store: Store,
+        model: ModelConfig,
+        residents: Residents,
+        hosting: Hosting,
+        hosts: TaskGroup,
+        clock: Clock,
+    ) -> None:
+        self.settings = settings
+        self.store = store
+        self.model = model
+        self.residents = residents
+        self.awake: dict[ChatKey, AwakeChat] = {}
+        self.clock = clock
+        self.leaving = False
+        self.unanswered = 0
+        """Messages in memory that have no answer yet."""
+        self._hosting = hosting
+        self._hosts = hosts
+
+    def __repr__(self) -> str:
+        return f"<Gateway: {len(self.awake)} awake, {self.unanswered} unanswered, {self.residents!r}>"
+
+    async def accept(self, incoming: Incoming, *, watched: bool = False) -> Mail:
+        """Store a message and set it on its way; when this returns, it is durable.
+
+        The same id again gives the same mail or its stored answer, never a second turn. Raises
+        `TryLater` when there is too much, `DuplicateMail` when the id belongs to another message,
+        and `StoreError` when it can't be stored: in each case it was not taken.
+        """
+        if self.leaving:
+            raise TryLater("The gateway is stopping; try again in a moment.", after=5)
+        if self.unanswered >= self.settings.limits.inbox:
+            raise TryLater("The gateway has too much to do; try again in a while.", after=30)
+        wakes = incoming.chat not in self.awake and incoming.history is None
+        chat = self._wake(incoming.chat, ephemeral=incoming.history is not None)
+        with chat.place():
+            accepted = await self._store(chat, incoming, wakes=wakes)
+            if accepted.fresh:
+                return self._deliver(chat, incoming, watched=watched)
+            return await self._seen_before(chat, incoming, accepted)
+
+    async def _store(self, chat: AwakeChat, incoming: Incoming, *, wakes: bool) -> Accepted:
+        """Shielded: a sender who hangs up now leaves no stored message without a task."""
+        if not wakes:
+            with CancelScope(shield=True):
+                return await self.store.accept(incoming)
+        chat.waking = True
+        try:
+            with CancelScope(shield=True):
+                chat.woken = accepted = await self.store.accept(incoming, wake=True)
+            return accepted
+        finally:
+            chat.waking = False
+
+    def attach(self, key: ChatKey) -> Mail | None:
+        """The mail whose turn runs in a chat right now, for someone who comes late."""
+        chat = self.awake.get(key)
+        return chat.turn.mail if chat and chat.turn else None
+
+    def stop(self, key: ChatKey) -> bool:
+        """Stop the turn that runs in a chat."""
+        chat = self.awake.get(key)
+        if chat and chat.turn:
+            chat.turn.stop("stop")
+            return True
+        return False
+
+    async def end(self, session: SessionId) -> None:
+        """End a conversation, awake or dormant, as its own /new would."""
+        row = await self.store.session(session)
+        if row is None or row.ended is not None:
+            raise NotFound("There is no open conversation with this id.")
+        chat = self._wake(row.chat, ephemeral=False)
+        chat.hold()
+        try:
+            await chat.end("new")
+        finally:
+            chat.release()
+
+    async def settle(self, chat: AwakeChat, mail: Mail, text: str) -> None:
+        """Answer a message that never gets a turn."""
+        await self._hosting.settle(chat, mail, text, "stopped")
+
+    async def describe(self, chat: AwakeChat) -> str:
+        """A few plain lines for the people in a chat."""
+        turn, session = chat.turn, chat.session
+        running = f"running for {self.clock.now() - turn.started:.0f} s" if turn else "nothing runs"
+        lines = [f"Model: {self.model.name} ({self.model.provider})", f"Now: {running}, {len(chat.mailbox)} waiting"]
+        if session and session.begun:
+            lines.append(f"Conversation: {session.row.title or session.id}, {session.next_seq} messages")
+        elif session is None and (woken := await self.store.wake(chat.key)):
+            lines.append(f"Conversation: {woken.session.title or woken.session.id}, {len(woken.history)} messages")
+        else:
+            lines.append("Conversation: a new one")
+        return "\n".join(lines)
+
+    def _wake(self, key: ChatKey, *, ephemeral: bool) -> AwakeChat:
+        chat = self.awake.get(key)
+        if chat is None:
+            chat = AwakeChat(key, mailbox_limit=self.settings.limits.mailbox, ephemeral=ephemeral)
+            self.awake[key] = chat
+            chat.hold()  # until its host has had a first look
+            self._hosts.start_soon(self._host, chat)
+        return chat
+
+    async def _host(self, chat: AwakeChat) -> None:
+        chat.release()
+        try:
+            await self._hosting.host(chat, lambda: self._forget(chat))
+        except Exception:  # the edge of a chat: the others go on
+            log.exception("hosting a chat broke", chat=str(chat.key))
+        finally:
+            self._forget(chat)
+
+    def _forget(self, chat: AwakeChat) -> None:
+        if self.awake.get(chat.key) is chat:  # the chat may have woken again while the old host closed
+            del self.awake[chat.key]
+
+    def _deliver(self, chat: AwakeChat, incoming: Incoming, *, watched: bool = False) -> Mail:
+        self.unanswered += 1
+        mail = Mail(incoming, watched=watched, on_done=self._answered)
+        call = commands.parse(incoming.text) if incoming.history is None else None
+        if call:
+            chat.hold()
+            self._hosts.start_soon(self._command, chat, mail, call)
+        else:
+            chat.mailbox.put(mail)
+        return mail
+
+    def _answered(self) -> None:
+        self.unanswered -= 1
+
+    async def _command(self, chat: AwakeChat, mail: Mail, call: commands.Call) -> None:
+        try:
+            try:
+                text = await commands.execute(self, chat, call)
+                await self._hosting.settle(chat, mail, text, "ok")
+            except Exception:  # the edge of a command: nobody else's business
+                log.exception("a command broke", chat=str(chat.key), command=call.name)
+                await self._hosting.settle(chat, mail, BROKE, "failed", "internal_error")
+        finally:
+            chat.release()
+
+    async def _seen_before(self, chat: AwakeChat, incoming: Incoming, accepted: Accepted) -> Mail:
+        if accepted.fingerprint != incoming.fingerprint:
+            raise DuplicateMail("This id was used before for another message; use a new one.")
+        if found := chat.find(incoming.id):
+            return found
+        answer = accepted.answer or await self.store.answer_to(incoming.id)
+        if answer is None:
+            raise TryLater("This message is still being answered; ask again in a moment.", after=1)
+        mail = Mail(incoming)
+        mail.settle(answer)
+        return mail
+
+    async def recover(self) -> None:
+        """Take up what an earlier process left: answer what waits, send what was not sent."""
+        answers = await self.store.unsent()
+        for answer in answers:
+            self._wake(answer.chat, ephemeral=False).outgoing.put(answer)
+        waiting = await self.store.waiting()
+        for incoming in waiting:
+            ephemeral = incoming.history is not None
+            chat = self._wake(incoming.chat, ephemeral=ephemeral)
+            if ephemeral and not incoming.fingerprint:
+                # The connection that asked is gone and left no key to come back with: don't pay a model for it.
+                await self._hosting.settle(chat, Mail(incoming), "The request ended with a restart.", "stopped")
+            else:
+                self._deliver(chat, incoming)
+        if waiting or answers:
+            log.info("taking up what was left", unanswered=len(waiting), unsent=len(answers))
+
+    async def drain(self, seconds: float) -> None:
+        """Accept nothing more, and let running turns come to their end."""
+        self.leaving = True
+        with anyio.move_on_after(seconds):
+            for mail in [chat.turn.mail for chat in self.awake.values() if chat.turn]:
+                await mail.ended()
+
+
+@asynccontextmanager
+async def open_gateway(
+    *,
+    settings: Settings,
+    store: Store,
+    model: ModelConfig,
+    tools: ToolSet,
+    channels: Mapping[str, Channel],
+    sessions_folder: Path,
+    clock: Clock,
+    chance: random.Random,
+) -> AsyncIterator[Gateway]:  # PROCESS
+    ids = Ids(clock, chance)
+    residents = Residents(settings.residents.limit, settings.residents.idle_ttl)
+
+    def where(session: Session) -> ToolContext:
+        return ToolContext(session.id, session.row.chat, sessions_folder / session.id)
+
+    turns = Turns(store=store, settings=settings, clock=clock, ids=ids, chance=chance, where=where)
+    with plain_errors():
+        async with create_task_group() as kept:  # outlives the sessions, and waits for the last close
+            hosting = Hosting(
+                store=store,
+                turns=turns,
+                residents=residents,
+                keeper=Keeper(kept, CLOSE_GRACE),
+                model=model,
+                tools=tools,
+                deliveries={name: Delivery(channel, store, clock) for name, channel in channels.items()},
+                most_turns=settings.limits.turns,
+                clock=clock,
+                ids=ids,
+            )
+            async with create_task_group() as hosts:
+                gateway = Gateway(
+                    settings=settings,
+                    store=store,
+                    model=model,
+                    residents=residents,
+                    hosting=hosting,
+                    hosts=hosts,
+                    clock=clock,
+                )
+                await gateway.recover()
+                hosts.start_soon(watch, gateway)
+                for channel in channels.values():
+                    hosts.start_soon(_receive, channel, gateway)
+                try:
+                    yield gateway
+                finally:
+                    gateway.leaving = True
+                    hosts.cancel_scope.cancel()
+
+
+async def _receive(channel: Channel, gateway: Gateway) -> None:
+    """Keep a channel receiving: whatever breaks it, it starts again after a while."""
+    wait = 1.0
+    while True:
+        started = asyncio.get_running_loop().time()
+        try:
+            await channel.receive(gateway.accept)
+        except StoreError as error:
+            log.error("can't take messages in", channel=channel.name, cause=str(error))
+        except Exception:  # the edge of a channel
+            log.exception("a channel broke", channel=channel.name)
+        if asyncio.get_running_loop().time() - started > 60:
+            wait = 1.0
+        await anyio.sleep(wait)
+        wait = min(wait * 2, 60.0)

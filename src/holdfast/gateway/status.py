@@ -1,0 +1,89 @@
+"""What is in memory and who holds it: for `holdfast status`, /admin/status and /status in a chat."""
+
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.core.ledger import Entry, Ledger
+from holdfast.gateway.sessions import AwakeChat
+from holdfast.gateway.watch import rss
+
+if TYPE_CHECKING:
+    from holdfast.gateway.accept import Gateway
+
+
+class SessionStatus(msgspec.Struct, frozen=True):
+    id: str
+    chat: str
+    state: str
+    """`awake`, `resident` or `running`; a dormant conversation is not in memory and not listed."""
+    agent: str | None
+    """The model that the warm agent uses; null without one."""
+    signature: str | None
+    bytes: int
+    last_used: float
+    owns: list[str]
+    waiting: int
+
+
+class Status(msgspec.Struct, frozen=True):
+    version: str
+    started: float
+    model: str
+    residents: int
+    sessions: list[SessionStatus]
+    resources: list[Entry]
+    transports: list[Entry]
+    rss: int
+    descriptors: int
+    threads: list[str]
+    children: list[int]
+
+
+def take_status(gateway: "Gateway", ledger: Ledger, *, version: str, started: float) -> Status:
+    entries = list(ledger)
+    return Status(
+        version=version,
+        started=started,
+        model=gateway.model.name,
+        residents=len(gateway.residents),
+        sessions=[_session(chat) for chat in gateway.awake.values() if chat.session],
+        resources=[entry for entry in entries if entry.kind != "socket pool"],
+        transports=[entry for entry in entries if entry.kind == "socket pool"],
+        rss=rss(),
+        descriptors=count_descriptors(),
+        threads=sorted(thread.name for thread in threading.enumerate()),
+        children=children(),
+    )
+
+
+def _session(chat: AwakeChat) -> SessionStatus:
+    session = chat.session
+    assert session is not None
+    agent = session.agent
+    return SessionStatus(
+        id=session.id,
+        chat=str(chat.key),
+        state=chat.state,
+        agent=agent.model.name if agent else None,
+        signature=agent.signature if agent else None,
+        bytes=agent.context.size if agent else 0,
+        last_used=session.last_used,
+        owns=session.owns,
+        waiting=len(chat.mailbox),
+    )
+
+
+def count_descriptors() -> int:
+    folder = Path("/proc/self/fd")
+    return len(list(folder.iterdir())) if folder.exists() else -1
+
+
+def children() -> list[int]:
+    """The process ids of this process's direct children."""
+    found: set[int] = set()
+    for task in Path("/proc/self/task").glob("*/children"):
+        found.update(map(int, task.read_text().split()))
+    return sorted(found)

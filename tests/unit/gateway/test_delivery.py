@@ -1,0 +1,120 @@
+"""Answers of channels that push: sent in order, each until it has arrived, none lost by a restart."""
+
+from pathlib import Path
+
+import anyio
+import pytest
+
+from holdfast.core import failpoints
+from holdfast.core.errors import HoldfastError, TryLater
+from holdfast.core.messages import Answer
+from holdfast.core.protocols import Accept
+from holdfast.testing.gateways import open_bench
+from holdfast.testing.scripted import echo, until
+
+pytestmark = pytest.mark.anyio
+
+
+class Messenger:
+    """A channel that can be down, and keeps what arrived."""
+
+    name = "test"
+
+    def __init__(self) -> None:
+        self.arrived: list[str] = []
+        self.tries = 0
+        self.down = False
+        self.rejects = ""
+
+    async def receive(self, accept: Accept) -> None:
+        await anyio.sleep_forever()
+
+    async def send(self, answer: Answer) -> None:
+        self.tries += 1
+        if self.down:
+            raise TryLater("the messenger is down", after=0)
+        if self.rejects and self.rejects in answer.text:
+            raise HoldfastError("the messenger will never take this")
+        self.arrived.append(answer.text)
+
+
+@pytest.mark.virtual
+async def test_an_answer_waits_for_the_messenger_and_arrives_once(tmp_path: Path) -> None:
+    messenger = Messenger()
+    messenger.down = True
+    async with open_bench(tmp_path, echo, channels={"test": messenger}) as bench:
+        await bench.say("one")
+        await bench.say("two")
+        await anyio.sleep(30)
+        assert messenger.arrived == []
+        assert 3 < messenger.tries < 10  # it backs off
+        assert len(await bench.store.unsent()) == 2
+        messenger.down = False
+        await anyio.sleep(60)
+        assert messenger.arrived == ["you said one", "you said two"]
+        assert await bench.store.unsent() == []
+
+
+@pytest.mark.virtual
+async def test_what_was_not_sent_is_sent_by_the_next_gateway(tmp_path: Path) -> None:
+    down, up = Messenger(), Messenger()
+    down.down = True
+    async with open_bench(tmp_path, echo, channels={"test": down}) as bench:
+        await bench.say("one")
+        await bench.say("two")
+    async with open_bench(tmp_path, echo, channels={"test": up}) as bench:
+        await bench.say("three")
+        await until(lambda: len(up.arrived) == 3)
+        assert up.arrived == ["you said one", "you said two", "you said three"]
+        assert len(bench.model.requests) == 1
+    async with open_bench(tmp_path, echo, channels={"test": up}):
+        await anyio.sleep(60)
+        assert len(up.arrived) == 3
+
+
+@pytest.mark.virtual
+async def test_one_that_can_never_be_delivered_does_not_hold_up_the_next(tmp_path: Path) -> None:
+    messenger = Messenger()
+    messenger.rejects = "bad"
+    async with open_bench(tmp_path, echo, channels={"test": messenger}) as bench:
+        await bench.say("bad")
+        await bench.say("good")
+        await until(lambda: messenger.arrived == ["you said good"])
+
+
+@pytest.mark.virtual
+async def test_a_chat_stays_awake_until_its_last_answer_has_arrived(tmp_path: Path) -> None:
+    messenger = Messenger()
+    messenger.down = True
+    async with open_bench(tmp_path, echo, channels={"test": messenger}) as bench:
+        await bench.say("/help")
+        await anyio.sleep(3000)
+        assert bench.gateway.awake
+        messenger.down = False
+        await anyio.sleep(120)
+        assert not bench.gateway.awake
+
+
+@pytest.mark.virtual
+async def test_what_new_displaced_is_said_to_nobody(tmp_path: Path) -> None:
+    messenger = Messenger()
+
+    async def slow(messages: object, emit: object) -> str:
+        await anyio.sleep(60)
+        return "too late"
+
+    async with open_bench(tmp_path, slow, channels={"test": messenger}) as bench:
+        await bench.send("old")
+        await anyio.sleep(1)
+        await bench.say("/new")
+        await anyio.sleep(300)
+        assert messenger.arrived == ["A new conversation begins; the old one is kept."]
+
+
+def test_every_channels_sends_are_failpoints(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with open_bench(tmp_path, echo, channels={"test": Messenger()}):
+            pass
+
+    anyio.run(main)
+    assert {"channel.test.send.before", "channel.test.send.after"} <= set(failpoints.names())

@@ -1,0 +1,114 @@
+"""Who has a warm agent: least recently used leaves first, and never in the middle of a turn."""
+
+from pathlib import Path
+
+import anyio
+import pytest
+from structlog.testing import capture_logs
+
+from holdfast.core.keys import ChatKey
+from holdfast.core.settings import ResidentSettings, Settings
+from holdfast.testing.gateways import CHAT, Bench, open_bench
+from holdfast.testing.scripted import Gate, echo, until
+
+pytestmark = [pytest.mark.anyio, pytest.mark.virtual]
+
+
+def chats(names: str) -> list[ChatKey]:
+    return [ChatKey("test", name) for name in names]
+
+
+def resident(bench: Bench) -> str:
+    return "".join(sorted(chat.chat for chat in bench.gateway.awake))
+
+
+def limited(limit: int, idle_ttl: float = 3600) -> Settings:
+    return Settings(residents=ResidentSettings(limit=limit, idle_ttl=idle_ttl))
+
+
+async def test_the_least_recently_used_leaves_first(tmp_path: Path) -> None:
+    async with open_bench(tmp_path, echo, settings=limited(3)) as bench:
+        for chat in chats("abc"):
+            await bench.say("hello", chat)
+        await bench.say("again", ChatKey("test", "a"))
+        await bench.say("hello", ChatKey("test", "d"))
+        await until(lambda: resident(bench) == "acd")
+
+
+async def test_idle_past_its_time_leaves_and_a_fresh_one_stays(tmp_path: Path) -> None:
+    async with open_bench(tmp_path, echo, settings=limited(9, idle_ttl=100)) as bench:
+        await bench.say("hello", ChatKey("test", "a"))
+        await anyio.sleep(60)
+        await bench.say("hello", ChatKey("test", "b"))
+        await anyio.sleep(60)
+        assert resident(bench) == "b"
+        assert bench.model.leases == 1
+
+
+async def test_all_busy_none_leaves_and_it_settles_when_turns_end(tmp_path: Path) -> None:
+    gate = Gate()
+    async with open_bench(tmp_path, gate, settings=limited(4)) as bench:
+        with capture_logs() as logs:
+            mails = [await bench.send("hello", chat) for chat in chats("abcde")]
+            await gate.has(waiting=5)
+        assert len(bench.gateway.residents) == 5
+        assert [entry["log_level"] for entry in logs if "mid-turn" in entry["event"]] == ["warning"]
+        gate.open()
+        for mail in mails:
+            assert (await mail.answered()).outcome == "ok"
+        await until(lambda: len(bench.gateway.residents) == 4)
+        assert resident(bench) == "bcde"
+
+
+async def test_a_busy_oldest_stays_and_nobody_newer_pays_for_it(tmp_path: Path) -> None:
+    gate = Gate()
+
+    async def script(messages: object, emit: object) -> str:
+        return await gate(messages, emit) if len(gate_chats) == 1 else "quick"  # type: ignore[arg-type]
+
+    gate_chats = ["a"]
+    async with open_bench(tmp_path, script, settings=limited(2)) as bench:
+        busy = await bench.send("hello", ChatKey("test", "a"))
+        await gate.has(waiting=1)
+        gate_chats.append("others are quick")
+        for chat in chats("bc"):
+            await bench.say("hello", chat)
+        await anyio.sleep(1)
+        assert resident(bench) == "abc"
+        gate.open()
+        await busy.answered()
+        await until(lambda: resident(bench) == "bc")
+
+
+async def test_an_operator_can_ask_one_to_leave_but_not_mid_turn(tmp_path: Path) -> None:
+    gate = Gate()
+    async with open_bench(tmp_path, gate) as bench:
+        mail = await bench.send("hello")
+        await gate.has(waiting=1)
+        session = bench.gateway.awake[CHAT].session
+        assert session
+        assert not bench.gateway.residents.evict(session.id)
+        gate.open()
+        assert (await mail.answered()).outcome == "ok"
+        await until(lambda: bench.gateway.residents.evict(session.id))
+        await until(lambda: not bench.gateway.awake)
+        assert bench.model.leases == 0
+
+
+async def test_under_memory_pressure_the_largest_idle_one_leaves_first(tmp_path: Path) -> None:
+    async with open_bench(tmp_path, echo) as bench:
+        for chat, size in zip(chats("abc"), (10, 10_000, 100), strict=True):
+            await bench.say("x" * size, chat)
+        await anyio.sleep(1)
+        assert bench.gateway.residents.relieve(1) == 1
+        await until(lambda: resident(bench) == "ac")
+
+
+async def test_the_same_agent_answers_again_while_it_is_warm(tmp_path: Path) -> None:
+    async with open_bench(tmp_path, echo) as bench:
+        await bench.say("one")
+        session = bench.gateway.awake[CHAT].session
+        assert session
+        agent = session.agent
+        await bench.say("two")
+        assert session.agent is agent
