@@ -16,6 +16,7 @@ HoldfastError
 │   └── GiveUp               nobody can mend it by asking again
 ├── ToolFailed               a tool could not do it; the model is told and decides
 ├── TryLater                 too much at once; the sender is told when to come back
+│   └── Stopping             the gateway leaves; a channel keeps the message for the next one
 ├── DuplicateMail            one id, two different messages
 └── NotFound                 there is no such thing
 
@@ -108,6 +109,10 @@ class TryLater(HoldfastError):
     def __init__(self, message: str, *, after: float = 1.0) -> None:
         super().__init__(message)
         self.after = after
+
+
+class Stopping(TryLater):
+    """The gateway is stopping; its next start takes the message."""
 
 
 class DuplicateMail(HoldfastError):

@@ -13,7 +13,7 @@ from anyio.abc import TaskGroup
 
 from holdfast.agent.agent import ModelConfig
 from holdfast.core.clock import Clock, Ids
-from holdfast.core.errors import DuplicateMail, NotFound, StoreError, TryLater
+from holdfast.core.errors import DuplicateMail, NotFound, Stopping, StoreError, TryLater
 from holdfast.core.keys import ChatKey, SessionId
 from holdfast.core.messages import Incoming
 from holdfast.core.protocols import Accepted, Channel, Store, ToolContext
@@ -71,7 +71,7 @@ class Gateway:
         and `StoreError` when it can't be stored: in each case it was not taken.
         """
         if self.leaving:
-            raise TryLater("The gateway is stopping; try again in a moment.", after=5)
+            raise Stopping("The gateway is stopping; try again in a moment.", after=5)
         if self.unanswered >= self.settings.limits.inbox:
             raise TryLater("The gateway has too much to do; try again in a while.", after=30)
         wakes = incoming.chat not in self.awake and incoming.history is None
@@ -165,6 +165,7 @@ class Gateway:
         call = commands.parse(incoming.text) if incoming.history is None else None
         if call:
             chat.hold()
+            chat.commands.append(mail)
             self._hosts.start_soon(self._command, chat, mail, call)
         else:
             chat.mailbox.put(mail)
@@ -182,6 +183,7 @@ class Gateway:
                 log.exception("a command broke", chat=str(chat.key), command=call.name)
                 await self._hosting.settle(chat, mail, BROKE, "failed", "internal_error")
         finally:
+            chat.commands.remove(mail)
             chat.release()
 
     async def _seen_before(self, chat: AwakeChat, incoming: Incoming, accepted: Accepted) -> Mail:
@@ -198,7 +200,7 @@ class Gateway:
 
     async def recover(self) -> None:
         """Take up what an earlier process left: answer what waits, send what was not sent."""
-        answers = await self.store.unsent()
+        answers = [answer for answer in await self.store.unsent() if self._hosting.pushes(answer.chat)]
         for answer in answers:
             self._wake(answer.chat, ephemeral=False).outgoing.put(answer)
         waiting = await self.store.waiting()
@@ -214,11 +216,11 @@ class Gateway:
             log.info("taking up what was left", unanswered=len(waiting), unsent=len(answers))
 
     async def drain(self, seconds: float) -> None:
-        """Accept nothing more, and let running turns come to their end."""
+        """Accept nothing more, and let running turns come to their end and their answers arrive."""
         self.leaving = True
         with anyio.move_on_after(seconds):
-            for mail in [chat.turn.mail for chat in self.awake.values() if chat.turn]:
-                await mail.ended()
+            while any(chat.turn or chat.outgoing for chat in self.awake.values()):  # noqa: ASYNC110 - once in a life
+                await anyio.sleep(0.02)
 
 
 @asynccontextmanager

@@ -12,7 +12,7 @@ from holdfast.agent.agent import Agent, ModelConfig, open_agent
 from holdfast.agent.prompt import build_prompt
 from holdfast.core.clock import Clock, Ids
 from holdfast.core.errors import ModelError, StoreError, TryLater
-from holdfast.core.keys import SessionId
+from holdfast.core.keys import ChatKey, SessionId
 from holdfast.core.messages import Answer, Message, Outcome
 from holdfast.core.protocols import MessageRow, SessionRow, Store
 from holdfast.core.scopes import Keeper
@@ -72,6 +72,10 @@ class Hosting:
         finally:
             for mail in chat.mailbox.drain():  # only when the gateway leaves; they stay in the inbox
                 mail.fail(TryLater(LEAVING, after=5))
+
+    def pushes(self, key: ChatKey) -> bool:
+        """Whether answers are sent to this chat, rather than collected there."""
+        return key.channel in self._deliveries
 
     async def _attend(self, chat: AwakeChat) -> None:
         while chat.expects_mail or chat.outgoing:
@@ -162,7 +166,7 @@ class Hosting:
             if not session.begun:
                 session.row = msgspec.structs.replace(session.row, title=_title(mail.incoming.text))
             try:
-                await self._turns.run(chat, session, agent, mail, push=chat.key.channel in self._deliveries)
+                await self._turns.run(chat, session, agent, mail, push=self.pushes(chat.key))
             finally:
                 if not mail.done:  # the gateway leaves; the message stays in the inbox
                     mail.fail(TryLater(LEAVING, after=5))
@@ -173,7 +177,7 @@ class Hosting:
         answer = Answer(
             self._ids.new(), incoming.id, incoming.chat, text, self._clock.now(), outcome, error, memo=incoming.memo
         )
-        push = chat.key.channel in self._deliveries
+        push = self.pushes(chat.key)
         try:
             with CancelScope(shield=True):
                 await self._store.finish(answer, None, [], push=push)

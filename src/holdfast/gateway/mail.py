@@ -55,11 +55,6 @@ class Mail:
             self._on_done()
             self._on_done = None
 
-    async def ended(self) -> None:
-        """Until there is an answer, or a failure to have one."""
-        while not self.done:
-            await self._wait()
-
     async def answered(self) -> Answer:
         while self.answer is None:
             if self._failure:

@@ -101,6 +101,8 @@ class AwakeChat:
         """Made for one request that carries its own history; nothing of it outlives its answer."""
         self.mailbox: Mailbox[Mail] = Mailbox()
         self.outgoing: Mailbox[Answer] = Mailbox()
+        self.commands: list[Mail] = []
+        """Those being carried out."""
         self.waking = False
         """The message that woke it is being stored, and brings along what is stored of the conversation."""
         self.woken: Accepted | None = None
@@ -148,9 +150,8 @@ class AwakeChat:
 
     def find(self, mail_id: str) -> Mail | None:
         """The mail of this id, while it waits or runs."""
-        if self.turn and self.turn.mail.incoming.id == mail_id:
-            return self.turn.mail
-        return next((mail for mail in self.mailbox if mail.incoming.id == mail_id), None)
+        running = [self.turn.mail] if self.turn else []
+        return next((mail for mail in (*running, *self.commands, *self.mailbox) if mail.incoming.id == mail_id), None)
 
     async def end(self, reason: str) -> bool:
         """End the conversation: leave every block of it, innermost first. Returns when that is stored,

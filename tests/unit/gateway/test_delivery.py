@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from holdfast.core import failpoints
-from holdfast.core.errors import HoldfastError, TryLater
+from holdfast.core.errors import HoldfastError, Stopping, TryLater
 from holdfast.core.messages import Answer
 from holdfast.core.protocols import Accept
 from holdfast.testing.gateways import open_bench
@@ -118,3 +118,33 @@ def test_every_channels_sends_are_failpoints(tmp_path: Path) -> None:
 
     anyio.run(main)
     assert {"channel.test.send.before", "channel.test.send.after"} <= set(failpoints.names())
+
+
+@pytest.mark.virtual
+async def test_answers_of_a_channel_that_is_gone_wait_in_the_outbox_and_keep_nobody_awake(tmp_path: Path) -> None:
+    down = Messenger()
+    down.down = True
+    async with open_bench(tmp_path, echo, channels={"test": down}) as bench:
+        await bench.say("one")
+    async with open_bench(tmp_path, echo) as bench:
+        await anyio.sleep(60)
+        assert not bench.gateway.awake
+        assert len(await bench.store.unsent()) == 1
+
+
+@pytest.mark.virtual
+async def test_a_gateway_that_stops_lets_turns_end_and_their_answers_arrive(tmp_path: Path) -> None:
+    messenger = Messenger()
+
+    async def slow(messages: object, emit: object) -> str:
+        await anyio.sleep(5)
+        return "at last"
+
+    async with open_bench(tmp_path, slow, channels={"test": messenger}) as bench:
+        await bench.send("hello")
+        await anyio.sleep(1)
+        await bench.gateway.drain(20)
+        assert messenger.arrived == ["at last"]
+        with pytest.raises(Stopping):
+            await bench.send("too late")
+        assert await bench.store.waiting() == []
