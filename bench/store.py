@@ -96,7 +96,7 @@ async def fill(store: Store) -> None:
         for seq in range(20):
             row = MessageRow(50_000 + seq, UserMessage(text(number, seq)), 2.0, MailId(f"old-{number}-{seq}"))
             store.append(session(number), row)
-    await store.sent("nothing", 0.0)
+    await store.sessions(search="everything")  # which has it indexed
 
 
 def resident() -> float:

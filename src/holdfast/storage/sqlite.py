@@ -58,7 +58,8 @@ SEARCH_TABLES = (
 INDEX_MESSAGES = (
     """INSERT INTO messages_fts (rowid, text) SELECT id, text FROM searchable
         WHERE id > (SELECT CAST(value AS INTEGER) FROM meta WHERE key = 'indexed')""",
-    "UPDATE meta SET value = (SELECT coalesce(max(id), 0) FROM messages) WHERE key = 'indexed'",
+    """UPDATE meta SET value = (SELECT max(id) FROM messages)
+        WHERE key = 'indexed' AND CAST(value AS INTEGER) < (SELECT max(id) FROM messages)""",
 )
 
 # Each conversation once, by its best message; the snippets are made for the few that are returned.

@@ -10,7 +10,7 @@ from holdfast.core import failpoints
 from holdfast.core.errors import StoreError
 from holdfast.core.keys import SessionId
 from holdfast.storage import writes
-from holdfast.storage.connections import Reader, Writer, open_reader, open_writer
+from holdfast.storage.connections import INDEX, Reader, Writer, open_reader, open_writer
 from holdfast.storage.pending import Pending, Step, WriteStep
 from holdfast.testing.stores import SESSION, a_mail, a_row, a_session
 
@@ -109,6 +109,16 @@ def test_now_and_then_search_is_told_of_new_messages(writer: Writer, path: Path)
     while due := writer.due():
         writer.run(due)
     assert len(stored(path, "SELECT rowid FROM messages_fts WHERE messages_fts MATCH 'hello'")) == 1000
+
+
+def test_indexing_writes_nothing_when_there_is_nothing_new(writer: Writer, path: Path) -> None:
+    """A search that is repeated with each key typed must not wear out the disk."""
+    writer.run([write(BEGIN, a_session()), write(APPEND, SESSION, a_row(1, "hello")), write(INDEX)])
+    log = Path(f"{path}-wal").read_bytes()
+    index = write(INDEX)
+    writer.run([index])
+    assert index.error is None
+    assert Path(f"{path}-wal").read_bytes() == log
 
 
 def test_leaving_leaves_one_file(path: Path) -> None:
