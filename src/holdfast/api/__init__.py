@@ -1,0 +1,1 @@
+"""HTTP: OpenAI-compatible, the web chat and its page, and what operators need."""
