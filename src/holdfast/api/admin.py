@@ -33,7 +33,7 @@ async def readyz(exchange: Exchange) -> Reply:
 
 
 async def metrics(exchange: Exchange) -> Reply:
-    return Reply(exchange.metrics.exposition(), content_type=METRICS)
+    return Reply(exchange.shared.metrics.exposition(), content_type=METRICS)
 
 
 async def status(exchange: Exchange) -> Reply:

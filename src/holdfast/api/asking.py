@@ -127,21 +127,21 @@ def _fingerprint(kind: str, body: bytes) -> str:
 
 async def answer_in_one_piece(exchange: Exchange, mail: Mail) -> Answer:
     """The answer; raises a `Refusal` when the turn failed or takes too long."""
-    seconds = exchange.surface.settings.server.request_timeout
+    patience = exchange.shared.for_answers
     transient = _is_transient(mail.incoming)
     if transient:
         exchange.notice_hang_up()
     try:
-        answer = await exchange.wait(mail.answered(), seconds)
+        answer = await exchange.wait(mail.answered, patience)
     except TimeoutError:
         if transient:
             exchange.surface.gateway.stop(mail.incoming.chat)
-        raise too_slow(seconds) from None
+        raise too_slow(patience.seconds) from None
     except HungUp:
         if transient:
             await _abandon(exchange, mail)
         raise
-    exchange.metrics.count_turn(answer, mail.incoming.received)
+    exchange.shared.metrics.count_turn(answer, mail.incoming.received)
     if answer.outcome == "failed":
         raise failure(answer)
     return answer
@@ -158,7 +158,7 @@ class Audience(Onlooker):
                 await _abandon(self.exchange, self.mail)
             raise
         if self.over and self.mail.answer:
-            self.exchange.metrics.count_turn(self.mail.answer, self.mail.incoming.received)
+            self.exchange.shared.metrics.count_turn(self.mail.answer, self.mail.incoming.received)
         return events
 
 

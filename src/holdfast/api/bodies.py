@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable
 from typing import TypeVar
 
+import anyio
 import msgspec
 
 from holdfast.api.errors import HungUp, Refusal, bad
@@ -54,8 +55,8 @@ async def _discard(exchange: Exchange) -> None:
     if exchange.headers.get(b"expect", b"").lower() == b"100-continue":
         return  # it waits for leave to send, and does not get it
 
-    async def drop() -> None:
-        left = _LINGER_BYTES
+    left = _LINGER_BYTES
+    with anyio.move_on_after(_LINGER):
         while left > 0:
             message = await exchange.receive()
             if message["type"] == "http.disconnect":
@@ -63,11 +64,6 @@ async def _discard(exchange: Exchange) -> None:
             left -= len(message["body"])
             if not message["more_body"]:
                 return
-
-    try:
-        await exchange.wait(drop(), _LINGER)
-    except TimeoutError:
-        return
 
 
 def _too_large(limit: int) -> Refusal:

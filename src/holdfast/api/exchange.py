@@ -3,12 +3,14 @@
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import aclosing
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, TypeAlias, TypeVar
 from urllib.parse import parse_qsl
 
 from holdfast.api.errors import HungUp, bad
 from holdfast.api.metrics import Metrics
+from holdfast.api.patience import Patience
 from holdfast.api.replies import EVENTS, Header, Reply, Stream
 from holdfast.api.surface import Surface
 from holdfast.core.errors import HoldfastError
@@ -23,19 +25,28 @@ _NO_STORE: Header = (b"cache-control", b"no-store")
 _UNBUFFERED: Header = (b"x-accel-buffering", b"no")  # a proxy in between must not collect events
 
 
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What all exchanges of one server have in common."""
+
+    surface: Surface
+    metrics: Metrics
+    for_answers: Patience
+    for_news: Patience
+    """After so long a silence, a stream shows that it is alive."""
+
+
 class Exchange:
     """What an endpoint sees of one request. It ends early when the client hangs up or the gateway leaves."""
 
     __slots__ = (
-        *("_ended", "_listener", "_query", "_send", "_timeout"),
-        *("headers", "metrics", "receive", "status", "surface", "values"),
+        *("_ended", "_interrupted", "_listener", "_query", "_send", "_waiting"),
+        *("headers", "receive", "shared", "status", "surface", "values"),
     )
 
-    def __init__(
-        self, surface: Surface, metrics: Metrics, scope: Scope, receive: Receive, send: Send, values: tuple[str, ...]
-    ) -> None:
-        self.surface = surface
-        self.metrics = metrics
+    def __init__(self, shared: Shared, scope: Scope, receive: Receive, send: Send, values: tuple[str, ...]) -> None:
+        self.shared = shared
+        self.surface = shared.surface
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.values = values
         """What stands in the path where its template has names."""
@@ -45,7 +56,8 @@ class Exchange:
         self._send = send
         self._query: bytes = scope["query_string"]
         self._ended: HoldfastError | None = None
-        self._timeout: asyncio.Timeout | None = None
+        self._waiting: asyncio.Task[Any] | None = None
+        self._interrupted = False
         self._listener: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -74,23 +86,36 @@ class Exchange:
 
     # ── waiting ─────────────────────────────────────────────────────────────────────────────────
 
-    async def wait(self, coming: Awaitable[T], seconds: float | None) -> T:
+    async def wait(self, begin: Callable[[], Awaitable[T]], patience: Patience) -> T:
         """Wait for something that may be cancelled; raises `TimeoutError`, or whatever ended the exchange."""
+        if self._ended:
+            raise self._ended
+        task = asyncio.current_task()
+        assert task is not None
+        cancels = task.cancelling()
+        self._waiting, self._interrupted = task, False
+        patience.begin(self)
         try:
-            async with asyncio.timeout(0 if self._ended else seconds) as self._timeout:
-                return await coming
-        except TimeoutError:
-            if self._ended:
-                raise self._ended from None
+            return await begin()
+        except asyncio.CancelledError:
+            # As asyncio's own timeouts tell an interruption from a cancel that comes from elsewhere.
+            if self._interrupted and task.uncancel() <= cancels:
+                raise (self._ended or TimeoutError()) from None
             raise
         finally:
-            self._timeout = None
+            patience.end(self)
+            self._waiting = None
+
+    def interrupt(self) -> None:
+        """Let it stop waiting for what it waits for right now."""
+        if self._waiting and not self._interrupted:
+            self._interrupted = True
+            self._waiting.cancel()
 
     def end(self, why: HoldfastError) -> None:
         """Let it wait for nothing any more: where it waits, or would wait next, it gets this error."""
         self._ended = self._ended or why
-        if self._timeout and not self._timeout.expired():
-            self._timeout.reschedule(0)
+        self.interrupt()
 
     def notice_hang_up(self) -> None:
         """From now on a client that goes away ends the exchange. Only after the whole body was read."""

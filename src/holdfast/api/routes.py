@@ -7,14 +7,15 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import structlog
 
-from holdfast.api import errors
+from holdfast.api import errors, sse
 from holdfast.api.assets import load_assets
 from holdfast.api.auth import Doorkeeper
 from holdfast.api.errors import HungUp, Leaving, Refusal
-from holdfast.api.exchange import Exchange, Receive, Scope, Send
+from holdfast.api.exchange import Exchange, Receive, Scope, Send, Shared
 from holdfast.api.metrics import Metrics
 from holdfast.api.operation import Operation
 from holdfast.api.operations import OPERATIONS
+from holdfast.api.patience import Patience
 from holdfast.api.replies import Date, Header, Reply, Stream
 from holdfast.api.surface import Surface
 from holdfast.core.errors import HoldfastError
@@ -30,7 +31,12 @@ class Application:
 
     def __init__(self, surface: Surface, operations: Sequence[Operation] = OPERATIONS) -> None:
         self._surface = surface
-        self._metrics = Metrics(surface)
+        self._shared = Shared(
+            surface,
+            Metrics(surface),
+            for_answers=Patience(surface.settings.server.request_timeout),
+            for_news=Patience(sse.KEEP_ALIVE_EVERY),
+        )
         self._doorkeeper = Doorkeeper(surface.token)
         self._date = Date()
         self._open: set[Exchange] = set()
@@ -56,7 +62,7 @@ class Application:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         operation, values = self._find(scope["method"], scope["path"])
-        exchange = Exchange(self._surface, self._metrics, scope, receive, send, values)
+        exchange = Exchange(self._shared, scope, receive, send, values)
         self._open.add(exchange)
         try:
             async with exchange:
@@ -69,7 +75,7 @@ class Application:
                 raise
         finally:
             self._open.discard(exchange)
-            self._metrics.count_request(operation.path, exchange.status or _NOBODY_HEARD)
+            self._shared.metrics.count_request(operation.path, exchange.status or _NOBODY_HEARD)
 
     async def _answer(self, operation: Operation, exchange: Exchange) -> Reply | Stream:
         try:
@@ -91,6 +97,8 @@ class Application:
         self._leaving = True
         for exchange in list(self._open):
             exchange.end(Leaving())
+        self._shared.for_answers.run_out()
+        self._shared.for_news.run_out()
 
     # ── finding the operation ───────────────────────────────────────────────────────────────────
 

@@ -1,6 +1,7 @@
 """Server-sent events: a turn's events in batches, and how they are written."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import msgspec
 
@@ -40,7 +41,7 @@ class Onlooker:
         Raises what ended the exchange, and what kept the mail from being answered.
         """
         try:
-            events = await self.exchange.wait(self.mail.after(self._seen), KEEP_ALIVE_EVERY)
+            events = await self.exchange.wait(partial(self.mail.after, self._seen), self.exchange.shared.for_news)
         except TimeoutError:
             return ()
         self._seen += len(events)

@@ -72,7 +72,7 @@ def program() -> str:
 
 
 def line(running: "Running") -> str:
-    """For a log or a pipe."""
+    """For a log or a pipe, where a token has no place; `holdfast link` shows it."""
     model = f"{running.model} ({running.why})" if running.why else running.model
     return f"Holdfast {running.version} is ready: {running.base_url} · model {model} · data in {running.places.data}"
 

@@ -162,8 +162,7 @@ class Turns:
             if not session.begun and not session.ephemeral:
                 self._store.begin(session.row)
             try:
-                with CancelScope(shield=True):
-                    await self._store.finish(answer, None if session.ephemeral else session.id, rows, push=push)
+                await self._store.finish(answer, None if session.ephemeral else session.id, rows, push=push)
             except StoreError as error:
                 log.error("an answer can't be stored; trying again", session=session.id, cause=str(error), wait=wait)
                 mail.fail(error)

@@ -65,7 +65,7 @@ class ScriptedModel:
         return ModelConfig("scripted", self.name, "", self.wire, "", open_model)
 
 
-async def echo(messages: Sequence[Message], emit: Emit) -> str:
+async def echo(messages: Sequence[Message], emit: Emit) -> str:  # noqa: ARG001
     """The simplest script: says what the user said."""
     last = messages[-1]
     return f"you said {last.text}"

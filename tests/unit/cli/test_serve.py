@@ -55,9 +55,9 @@ def test_a_real_model_and_a_settings_file_need_no_hints(running: Running) -> Non
     assert f"  Settings  {running.places.config_file}\n" in text
 
 
-def test_without_a_terminal_it_is_one_line(running: Running) -> None:
+def test_without_a_terminal_it_is_one_line_and_no_log_gets_the_token(running: Running) -> None:
     assert line(running) == (
-        f"Holdfast {running.version} is ready: {LINK} · model demo (there is no key and no server here)"
+        f"Holdfast {running.version} is ready: {running.base_url} · model demo (there is no key and no server here)"
         " · data in /some where/data"
     )
 
