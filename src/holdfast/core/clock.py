@@ -9,6 +9,8 @@ import time
 from typing import Protocol
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+_PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
+_SHIFTS = range(90, -1, -10)
 
 
 class Clock(Protocol):
@@ -30,8 +32,4 @@ class Ids:
 
     def new(self) -> str:
         number = (int(self._clock.now() * 1000) << 50) | self._chance.getrandbits(50)
-        text = ""
-        for _ in range(20):
-            text = _ALPHABET[number & 31] + text
-            number >>= 5
-        return text
+        return "".join([_PAIRS[number >> shift & 1023] for shift in _SHIFTS])

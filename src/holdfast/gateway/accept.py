@@ -8,15 +8,15 @@ from pathlib import Path
 
 import anyio
 import structlog
-from anyio import CancelScope, create_task_group
+from anyio import create_task_group
 from anyio.abc import TaskGroup
 
 from holdfast.agent.agent import ModelConfig
 from holdfast.core.clock import Clock, Ids
-from holdfast.core.errors import DuplicateMail, NotFound, Stopping, StoreError, TryLater
+from holdfast.core.errors import DuplicateMail, HoldfastError, NotFound, Stopping, StoreError, TryLater
 from holdfast.core.keys import ChatKey, SessionId
 from holdfast.core.messages import Incoming
-from holdfast.core.protocols import Accepted, Channel, Store, ToolContext
+from holdfast.core.protocols import Accepted, Channel, Commit, Store, ToolContext
 from holdfast.core.scopes import Keeper, plain_errors
 from holdfast.core.settings import Settings
 from holdfast.gateway import commands
@@ -77,23 +77,37 @@ class Gateway:
         wakes = incoming.chat not in self.awake and incoming.history is None
         chat = self._wake(incoming.chat, ephemeral=incoming.history is not None)
         with chat.place():
-            accepted = await self._store(chat, incoming, wakes=wakes)
-            if accepted.fresh:
-                return self._deliver(chat, incoming, watched=watched)
-            return await self._seen_before(chat, incoming, accepted)
+            storing = self.store.accept(incoming, wake=wakes)
+            chat.waking = chat.waking or wakes
+            try:
+                return await self._take(chat, incoming, storing, wakes=wakes, watched=watched)
+            except asyncio.CancelledError:
+                # The sender hung up, but the message is on its way into the inbox: see to it without them.
+                chat.hold()
+                self._hosts.start_soon(self._take_alone, chat, incoming, storing, wakes)
+                raise
 
-    async def _store(self, chat: AwakeChat, incoming: Incoming, *, wakes: bool) -> Accepted:
-        """Shielded: a sender who hangs up now leaves no stored message without a task."""
-        if not wakes:
-            with CancelScope(shield=True):
-                return await self.store.accept(incoming)
-        chat.waking = True
+    async def _take(
+        self, chat: AwakeChat, incoming: Incoming, storing: Commit[Accepted], *, wakes: bool, watched: bool = False
+    ) -> Mail:
         try:
-            with CancelScope(shield=True):
-                chat.woken = accepted = await self.store.accept(incoming, wake=True)
-            return accepted
+            accepted = await storing
+        except Exception:
+            chat.waking = chat.waking and not wakes
+            raise
+        if wakes:
+            chat.waking, chat.woken = False, accepted
+        if accepted.fresh:
+            return self._deliver(chat, incoming, watched=watched)
+        return await self._seen_before(chat, incoming, accepted)
+
+    async def _take_alone(self, chat: AwakeChat, incoming: Incoming, storing: Commit[Accepted], wakes: bool) -> None:
+        try:
+            await self._take(chat, incoming, storing, wakes=wakes)
+        except HoldfastError as error:
+            log.warning("a message whose sender hung up was not taken", chat=str(chat.key), cause=str(error))
         finally:
-            chat.waking = False
+            chat.release()
 
     def attach(self, key: ChatKey) -> Mail | None:
         """The mail whose turn runs in a chat right now, for someone who comes late."""

@@ -93,16 +93,15 @@ class Hosting:
                     await anyio.sleep(1)  # a command is under way: don't spin while the store is broken
 
     async def _converse(self, chat: AwakeChat) -> None:  # SESSION
-        with CancelScope() as chat.scope:
-            row, history = await self._load(chat)
-            async with open_session(row, history or [], self._keeper) as session:
-                session.begun = history is not None
-                session.ephemeral = chat.ephemeral
-                chat.session = session
-                try:
-                    await self._host_session(chat, session, history or [])
-                finally:
-                    chat.session = None
+        row, history = await self._load(chat)
+        async with open_session(row, history or [], self._keeper) as session:
+            session.begun = history is not None
+            session.ephemeral = chat.ephemeral
+            chat.session = session
+            try:
+                await self._host_session(chat, session, history or [])
+            finally:
+                chat.session = None
         if chat.end_reason:
             if session.begun:
                 await self._store.end(session.id, self._clock.now(), chat.end_reason)
@@ -146,8 +145,9 @@ class Hosting:
                     await self._turn(chat, session, session.agent)
                 else:
                     async with self._residents.take(session.id, session.agent, chat.mailbox) as seat:
-                        while not chat.end_reason and await self._residents.next(seat):
-                            await self._turn(chat, session, session.agent)
+                        while not chat.end_reason and await self._residents.stays(seat):
+                            if chat.mailbox:
+                                await self._turn(chat, session, session.agent)
             finally:
                 session.agent = None
 

@@ -14,7 +14,7 @@ class Mail:
     is gone when the last one who holds the mail lets go of it.
     """
 
-    __slots__ = ("_bell", "_events", "_failure", "_on_done", "answer", "incoming", "watched")
+    __slots__ = ("_events", "_failure", "_on_done", "_waiters", "answer", "incoming", "watched")
 
     def __init__(self, incoming: Incoming, *, watched: bool = False, on_done: Callable[[], None] | None = None) -> None:
         self.incoming = incoming
@@ -24,7 +24,7 @@ class Mail:
         self._on_done = on_done
         self._failure: BaseException | None = None
         self._events: list[Event] = []
-        self._bell: asyncio.Future[None] | None = None
+        self._waiters: list[asyncio.Future[None]] = []
 
     def __repr__(self) -> str:
         state = "answered" if self.answer else "failed" if self._failure else f"{len(self._events)} events"
@@ -85,11 +85,12 @@ class Mail:
         return self._events[seen:]
 
     async def _wait(self) -> None:
-        if self._bell is None:
-            self._bell = asyncio.get_running_loop().create_future()
-        await asyncio.shield(self._bell)
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        await waiter
 
     def _ring(self) -> None:
-        if self._bell is not None:
-            self._bell.set_result(None)
-            self._bell = None
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():  # cancelled, that is
+                waiter.set_result(None)

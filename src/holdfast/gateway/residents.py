@@ -34,16 +34,16 @@ class Seat:
             self.mailbox.ring()
         return self.idle
 
-    async def wait(self, ttl: float) -> None:
-        """Until there is mail, someone asks it to leave, or it has waited for too long."""
+    async def wait(self, ttl: float) -> bool:
+        """Until its bell rings; false when someone asked it to leave, or it has waited for too long."""
         self.idle, self._leave = True, False
         timer = asyncio.get_running_loop().call_later(ttl, self.ask_to_leave)
         try:
-            while not self.mailbox and not self._leave:
-                await self.mailbox.arrival()
+            await self.mailbox.arrival()
         finally:
             timer.cancel()
             self.idle = False
+        return not self._leave
 
 
 class Residents:
@@ -86,11 +86,9 @@ class Residents:
                     self._within[restored] = returning
                     self._within.move_to_end(restored, last=False)
 
-    async def next(self, seat: Seat) -> bool:
-        """Whether there is mail for this agent; if not, it should leave."""
-        if not seat.mailbox and seat.session not in self._over:
-            await seat.wait(self.idle_ttl)
-        if not seat.mailbox:
+    async def stays(self, seat: Seat) -> bool:
+        """Whether the agent stays: at once when there is mail, else after waiting for a ring of its bell."""
+        if not seat.mailbox and (seat.session in self._over or not await seat.wait(self.idle_ttl)) and not seat.mailbox:
             return False
         if self._over.pop(seat.session, None) is None:
             self._within.move_to_end(seat.session)

@@ -109,7 +109,6 @@ class AwakeChat:
         """What it brought, until the host takes it."""
         self.session: Session | None = None
         self.turn: Turn | None = None
-        self.scope: CancelScope | None = None
         self.end_reason = ""
         self._ended: asyncio.Future[bool] | None = None
         self._mailbox_limit = mailbox_limit
@@ -154,15 +153,13 @@ class AwakeChat:
         return next((mail for mail in (*running, *self.commands, *self.mailbox) if mail.incoming.id == mail_id), None)
 
     async def end(self, reason: str) -> bool:
-        """End the conversation: leave every block of it, innermost first. Returns when that is stored,
-        with whether there was one. The caller holds the chat awake."""
+        """End the conversation: its host leaves every block of it, innermost first. Returns when that is
+        stored, with whether there was one. The caller holds the chat awake."""
         self.end_reason = reason
         if self._ended is None:
             self._ended = asyncio.get_running_loop().create_future()
         if self.turn:
             self.turn.stop(reason)  # the turn settles its own mail; its host then sees the reason
-        elif self.session and self.scope:
-            self.scope.cancel()
         self.mailbox.ring()
         return await asyncio.shield(self._ended)
 

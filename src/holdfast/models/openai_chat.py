@@ -56,7 +56,8 @@ class ChatModel:
             self._headers["Authorization"] = aiohttp.encode_basic_auth(url.user, url.password or "")
         times = choice.timeouts
         self._streaming = aiohttp.ClientTimeout(total=None, sock_connect=times.connect, sock_read=times.silence)
-        self._whole = aiohttp.ClientTimeout(total=times.whole, sock_connect=times.connect)
+        # In one piece, silence until the end is usual. Not `total`, whose timer costs more than it is worth.
+        self._whole = aiohttp.ClientTimeout(total=None, sock_connect=times.connect, sock_read=times.whole)
         self._head = b'{"model":' + _json(choice.name) + b',"messages":['
         self._with_tools = f",{choice.dialect.with_tools}".encode() if choice.dialect.with_tools else b""
         self._on_calls = f",{choice.dialect.on_calls}".encode() if choice.dialect.on_calls else b""
