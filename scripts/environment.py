@@ -5,6 +5,7 @@ build backend included, is pinned by hash.
 """
 
 import fcntl
+import filecmp
 import importlib.util
 import os
 import platform
@@ -12,7 +13,6 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
+BACKEND = VENV / "build"
 UNFINISHED = VENV / "unfinished"
 """There while a set-up is under way: an environment that has it can't be trusted and is made anew."""
 
@@ -45,12 +46,12 @@ def alone() -> Iterator[None]:
         yield
 
 
-def run(what: str, *command: str | Path, python_path: str = "") -> None:
+def run(what: str, *command: str | Path, python_path: Path | None = None) -> None:
     kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
     done = subprocess.run(
         command,
         cwd=ROOT,
-        env={**kept, "PYTHONPATH": python_path} if python_path else kept,
+        env={**kept, "PYTHONPATH": str(python_path)} if python_path else kept,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -98,11 +99,17 @@ def install(lock: str, uv: str | None) -> None:
         pip = [PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]
         if not (VENV / "bin" / "pip").exists():  # an environment that uv made
             run("Adding pip", PYTHON, "-m", "ensurepip")
-    run("Installing", *pip, "--require-hashes", "--requirement", lock)
-    with tempfile.TemporaryDirectory() as backend:
-        run("Installing", *pip, "--require-hashes", "--requirement", "requirements-build.lock", "--target", backend)
-        editable = ("--no-deps", "--no-build-isolation", "--editable", ROOT)
-        run("Installing Holdfast", *pip, *editable, python_path=backend)
+    locked = (*pip, "--require-hashes", "--requirement")
+    run("Installing", *locked, lock)
+    # The build backend lies beside the packages, not among them, and is kept: what has been installed
+    # can be renewed without a network.
+    kept_lock = BACKEND / "requirements-build.lock"
+    if not kept_lock.exists() or not filecmp.cmp(kept_lock, ROOT / kept_lock.name, shallow=False):
+        shutil.rmtree(BACKEND, ignore_errors=True)
+        run("Installing", *locked, kept_lock.name, "--target", BACKEND)
+        shutil.copy(ROOT / kept_lock.name, kept_lock)
+    editable = ("--no-deps", "--no-build-isolation", "--editable", ROOT)
+    run("Installing Holdfast", *pip, *editable, python_path=BACKEND)
 
 
 def compile_all() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-pytest_plugins = ["holdfast.testing.leaks", "holdfast.testing.virtual", "pytester"]
+pytest_plugins = ["holdfast.testing.leaks", "holdfast.testing.virtual"]
 
 
 @pytest.fixture(scope="session")

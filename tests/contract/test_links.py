@@ -12,6 +12,12 @@ def test_every_link_in_our_documents_leads_somewhere() -> None:
     assert not list(broken_links(ROOT, documents))
 
 
+def test_every_page_is_listed_in_the_table_of_contents() -> None:
+    contents = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    pages = [page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")]
+    assert [page for page in pages if page != "README.md" and f"({page})" not in contents] == []
+
+
 def test_a_link_that_leads_nowhere_is_found(tmp_path: Path) -> None:
     (tmp_path / "there.md").write_text("# A `tool` [and](x.md) more\n\n# Twice\n\n# Twice\n\n```\n# not one\n```\n")
     (tmp_path / "links.md").write_text(

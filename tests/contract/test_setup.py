@@ -146,6 +146,11 @@ def test_what_was_interrupted_starts_over_and_what_has_changed_is_renewed(projec
     assert project.installed("tools") == "2.0"
     assert project.run("setup") == (0, "", ""), "what is there to test with is there to serve with"
 
+    (project.folder / "builder-1.0-py3-none-any.whl").unlink()
+    project.lock("2.5")
+    assert project.run("setup")[0] == 0
+    assert project.installed("tools") == "2.5", "an environment stays as large as it was"
+
     project.lock("3.0")
     make_wheel(project.folder, "plant", "3.0", "not what was locked")
     code, _, err = project.run("setup")
