@@ -139,9 +139,8 @@ async def answer_in_one_piece(exchange: Exchange, mail: Mail) -> Answer:
         raise too_slow(patience.seconds) from None
     except HungUp:
         if transient:
-            await _abandon(exchange, mail)
+            exchange.surface.gateway.stop(mail.incoming.chat)
         raise
-    exchange.shared.metrics.count_turn(answer, mail.incoming.received)
     if answer.outcome == "failed":
         raise failure(answer)
     return answer
@@ -152,14 +151,11 @@ class Audience(Onlooker):
 
     async def batch(self) -> Sequence[Event]:
         try:
-            events = await super().batch()
+            return await super().batch()
         except HungUp:
             if _is_transient(self.mail.incoming):
-                await _abandon(self.exchange, self.mail)
+                self.exchange.surface.gateway.stop(self.mail.incoming.chat)
             raise
-        if self.over and self.mail.answer:
-            self.exchange.shared.metrics.count_turn(self.mail.answer, self.mail.incoming.received)
-        return events
 
 
 async def answer_bit_by_bit(exchange: Exchange, mail: Mail) -> Audience:
@@ -179,11 +175,3 @@ async def answer_bit_by_bit(exchange: Exchange, mail: Mail) -> Audience:
 def _is_transient(incoming: Incoming) -> bool:
     """Nobody can come back for its answer: it belongs to no session, and the client gave it no key."""
     return incoming.history is not None and not incoming.fingerprint
-
-
-async def _abandon(exchange: Exchange, mail: Mail) -> None:
-    """Stop a turn for which nobody waits any more, even if it has not begun yet."""
-    gateway = exchange.surface.gateway
-    if not gateway.stop(mail.incoming.chat) and not mail.done:
-        await mail.after(0)
-        gateway.stop(mail.incoming.chat)

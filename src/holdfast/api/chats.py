@@ -17,7 +17,6 @@ from holdfast.api.sse import KEEP_ALIVE, Onlooker, comment, data
 from holdfast.core.errors import HoldfastError
 from holdfast.core.keys import ChatKey, MailId
 from holdfast.core.messages import Incoming
-from holdfast.core.protocols import SessionRow
 from holdfast.gateway.commands import COMMANDS
 
 ChannelName: TypeAlias = Literal["web", "terminal"]
@@ -115,17 +114,7 @@ async def _told(onlooker: Onlooker, first: bytes) -> AsyncIterator[bytes]:
 
 async def get_chat(exchange: Exchange) -> Reply:
     key = _chat_key(exchange)
-    return await show_history(exchange, await _open_session(exchange, key))
-
-
-async def _open_session(exchange: Exchange, key: ChatKey) -> SessionRow | None:
-    """The conversation that goes on in a chat. One that is awake is known without reading its history."""
-    gateway = exchange.surface.gateway
-    awake = gateway.awake.get(key)
-    if awake and awake.session and awake.session.begun:
-        return await gateway.store.session(awake.session.id)
-    woken = await gateway.store.wake(key)
-    return woken.session if woken else None
+    return await show_history(exchange, await exchange.surface.gateway.store.open_session(key))
 
 
 async def list_commands(_: Exchange) -> Reply:

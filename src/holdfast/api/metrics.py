@@ -1,6 +1,5 @@
 """What Prometheus can ask for. Counting is adding to a number; the rest is looked up when it asks."""
 
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator
 
@@ -9,14 +8,14 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from holdfast.api.surface import Surface
-from holdfast.core.messages import Answer
+from holdfast.core.messages import Outcome
 from holdfast.gateway.status import count_descriptors
+from holdfast.gateway.tally import BOUNDS
 from holdfast.gateway.watch import rss
 
 CONTENT_TYPE = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
 
-_OUTCOMES = ("ok", "stopped", "failed")
-_SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
+_OUTCOMES: tuple[Outcome, ...] = ("ok", "stopped", "failed")
 
 
 class Metrics(Collector):
@@ -26,18 +25,9 @@ class Metrics(Collector):
         self._surface = surface
         self._requests: Counter[tuple[str, int]] = Counter()
         """By route and status: both few, and neither from a client's mouth."""
-        self._turns: Counter[str] = Counter()
-        self._turn_seconds = 0.0
-        self._turn_buckets = [0] * (len(_SECONDS) + 1)
 
     def count_request(self, route: str, status: int) -> None:
         self._requests[route, status] += 1
-
-    def count_turn(self, answer: Answer, received: float) -> None:
-        seconds = max(0.0, answer.created - received)
-        self._turns[answer.outcome] += 1
-        self._turn_seconds += seconds
-        self._turn_buckets[bisect_left(_SECONDS, seconds)] += 1
 
     def exposition(self) -> bytes:
         registry = CollectorRegistry()
@@ -53,7 +43,7 @@ class Metrics(Collector):
         yield requests
         turns = CounterMetricFamily("holdfast_turns", "Turns by outcome.", labels=("outcome",))
         for outcome in _OUTCOMES:
-            turns.add_metric((outcome,), self._turns[outcome])
+            turns.add_metric((outcome,), self._surface.gateway.tally.outcomes[outcome])
         yield turns
         yield self._histogram()
         gateway = self._surface.gateway
@@ -70,9 +60,10 @@ class Metrics(Collector):
         yield build
 
     def _histogram(self) -> Metric:
+        tally = self._surface.gateway.tally
         buckets, total = [], 0
-        for bound, count in zip((*_SECONDS, float("inf")), self._turn_buckets, strict=True):
+        for bound, count in zip((*BOUNDS, float("inf")), tally.buckets, strict=True):
             total += count
             buckets.append(("+Inf" if bound == float("inf") else str(bound), float(total)))
         described = "From a message's acceptance to its answer."
-        return HistogramMetricFamily("holdfast_turn_seconds", described, buckets, self._turn_seconds)
+        return HistogramMetricFamily("holdfast_turn_seconds", described, buckets, tally.seconds)

@@ -24,7 +24,8 @@ KEEP_ALIVE = 75
 """How long an idle connection is kept, in seconds: longer than clients keep theirs, so that they end it."""
 GRACE = 2.0
 """How long clients may take to read their last words when the server leaves."""
-LAST_GRACE = 1.0
+LAST_GRACE = 0.5
+"""For each of the steps after that: connections are aborted, then tasks are cancelled."""
 
 
 @asynccontextmanager
@@ -41,6 +42,7 @@ async def open_server(surface: Surface) -> AsyncIterator[Address]:  # PROCESS
         ws="none",
         lifespan="off",
         interface="asgi3",
+        workers=1,  # said, or it would look for the number in the environment
         log_config=None,
         log_level="error",  # what a stranger sends is not worth a warning
         access_log=False,

@@ -218,6 +218,10 @@ class Store(Protocol):
     # reads
     async def wake(self, chat: ChatKey) -> Woken | None: ...
 
+    async def open_session(self, chat: ChatKey) -> SessionRow | None:
+        """The chat's open conversation, without its history."""
+        ...
+
     async def history(self, session: SessionId) -> list[MessageRow]: ...
 
     async def waiting(self) -> list[Incoming]:

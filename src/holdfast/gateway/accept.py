@@ -25,7 +25,8 @@ from holdfast.gateway.hosting import Hosting
 from holdfast.gateway.mail import Mail
 from holdfast.gateway.residents import Residents
 from holdfast.gateway.sessions import AwakeChat, Session
-from holdfast.gateway.turns import BROKE, Turns
+from holdfast.gateway.tally import Tally
+from holdfast.gateway.turns import BROKE, STOPPED, Turns
 from holdfast.gateway.watch import watch
 from holdfast.tools.catalogue import ToolSet
 
@@ -44,6 +45,7 @@ class Gateway:
         store: Store,
         model: ModelConfig,
         residents: Residents,
+        tally: Tally,
         hosting: Hosting,
         hosts: TaskGroup,
         clock: Clock,
@@ -52,6 +54,7 @@ class Gateway:
         self.store = store
         self.model = model
         self.residents = residents
+        self.tally = tally
         self.awake: dict[ChatKey, AwakeChat] = {}
         self.clock = clock
         self.leaving = False
@@ -76,7 +79,7 @@ class Gateway:
             raise TryLater("The gateway has too much to do; try again in a while.", after=30)
         wakes = incoming.chat not in self.awake and incoming.history is None
         chat = self._wake(incoming.chat, ephemeral=incoming.history is not None)
-        with chat.place():
+        with chat.place(limited=_command_in(incoming) is None):  # a command has a lane of its own
             storing = self.store.accept(incoming, wake=wakes)
             chat.waking = chat.waking or wakes
             try:
@@ -115,24 +118,40 @@ class Gateway:
         return chat.turn.mail if chat and chat.turn else None
 
     def stop(self, key: ChatKey) -> bool:
-        """Stop the turn that runs in a chat."""
+        """Stop the turn that runs in a chat; in one made for a single request, also before it runs."""
         chat = self.awake.get(key)
         if chat and chat.turn:
             chat.turn.stop("stop")
-            return True
-        return False
+        elif chat and chat.ephemeral and chat.mailbox:
+            for mail in chat.mailbox.drain():
+                chat.hold()
+                self._hosts.start_soon(self._settle_stopped, chat, mail)
+        else:
+            return False
+        return True
+
+    async def _settle_stopped(self, chat: AwakeChat, mail: Mail) -> None:
+        try:
+            await self._hosting.settle(chat, mail, STOPPED["stop"], "stopped")
+        finally:
+            chat.release()
 
     async def end(self, session: SessionId) -> None:
         """End a conversation, awake or dormant, as its own /new would."""
-        row = await self.store.session(session)
-        if row is None or row.ended is not None:
-            raise NotFound("There is no open conversation with this id.")
-        chat = self._wake(row.chat, ephemeral=False)
+        chat = self._hosting_session(session)
+        if chat is None:
+            row = await self.store.session(session)
+            if row is None or row.ended is not None:
+                raise NotFound("There is no open conversation with this id.")
+            chat = self._wake(row.chat, ephemeral=False)
         chat.hold()
         try:
             await chat.end("new")
         finally:
             chat.release()
+
+    def _hosting_session(self, session: SessionId) -> AwakeChat | None:
+        return next((chat for chat in self.awake.values() if chat.session and chat.session.id == session), None)
 
     async def settle(self, chat: AwakeChat, mail: Mail, text: str) -> None:
         """Answer a message that never gets a turn."""
@@ -176,8 +195,7 @@ class Gateway:
     def _deliver(self, chat: AwakeChat, incoming: Incoming, *, watched: bool = False) -> Mail:
         self.unanswered += 1
         mail = Mail(incoming, watched=watched, on_done=self._answered)
-        call = commands.parse(incoming.text) if incoming.history is None else None
-        if call:
+        if call := _command_in(incoming):
             chat.hold()
             chat.commands.append(mail)
             self._hosts.start_soon(self._command, chat, mail, call)
@@ -255,7 +273,8 @@ async def open_gateway(
     def where(session: Session) -> ToolContext:
         return ToolContext(session.id, session.row.chat, sessions_folder / session.id)
 
-    turns = Turns(store=store, settings=settings, clock=clock, ids=ids, chance=chance, where=where)
+    tally = Tally()
+    turns = Turns(store=store, settings=settings, clock=clock, ids=ids, chance=chance, where=where, tally=tally)
     with plain_errors():
         async with create_task_group() as kept:  # outlives the sessions, and waits for the last close
             hosting = Hosting(
@@ -276,6 +295,7 @@ async def open_gateway(
                     store=store,
                     model=model,
                     residents=residents,
+                    tally=tally,
                     hosting=hosting,
                     hosts=hosts,
                     clock=clock,
@@ -289,6 +309,11 @@ async def open_gateway(
                 finally:
                     gateway.leaving = True
                     hosts.cancel_scope.cancel()
+
+
+def _command_in(incoming: Incoming) -> commands.Call | None:
+    """A request that carries its own history has no chat for a command to act on."""
+    return commands.parse(incoming.text) if incoming.history is None else None
 
 
 async def _receive(channel: Channel, gateway: Gateway) -> None:

@@ -112,7 +112,8 @@ class AwakeChat:
         self.end_reason = ""
         self._ended: asyncio.Future[bool] | None = None
         self._mailbox_limit = mailbox_limit
-        self._expected = 0
+        self._holds = 0
+        self._places = 0
 
     def __repr__(self) -> str:
         return f"<AwakeChat {self.key} {self.state}: {len(self.mailbox)} waiting, {self.session!r}>"
@@ -126,25 +127,27 @@ class AwakeChat:
     @property
     def expects_mail(self) -> bool:
         """Mail waits, or is being stored right now."""
-        return bool(self.mailbox) or self._expected > 0
+        return bool(self.mailbox) or self._holds > 0
 
     @contextmanager
-    def place(self) -> Iterator[None]:
-        """Hold a place in the mailbox while a message is being stored."""
-        if len(self.mailbox) + self._expected >= self._mailbox_limit:
+    def place(self, *, limited: bool) -> Iterator[None]:
+        """Hold the chat awake while a message is being stored, and a place in its mailbox if it needs one."""
+        if limited and len(self.mailbox) + self._places >= self._mailbox_limit:
             raise TryLater("Too many messages wait in this chat; try again when some are answered.", after=5)
+        self._places += limited
         self.hold()
         try:
             yield
         finally:
+            self._places -= limited
             self.release()
 
     def hold(self) -> None:
         """Stay awake until `release`, whatever the mailbox says."""
-        self._expected += 1
+        self._holds += 1
 
     def release(self) -> None:
-        self._expected -= 1
+        self._holds -= 1
         self.mailbox.ring()
 
     def find(self, mail_id: str) -> Mail | None:

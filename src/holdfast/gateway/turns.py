@@ -27,6 +27,7 @@ from holdfast.core.protocols import MessageRow, ModelAnswer, Store, ToolContext
 from holdfast.core.settings import Settings
 from holdfast.gateway.mail import Mail
 from holdfast.gateway.sessions import AwakeChat, Session, Turn
+from holdfast.gateway.tally import Tally
 
 log = structlog.get_logger(__name__)
 
@@ -52,7 +53,15 @@ class Turns:
     """Runs turns. Holds what they all need and nothing of any one of them."""
 
     def __init__(
-        self, *, store: Store, settings: Settings, clock: Clock, ids: Ids, chance: random.Random, where: Where
+        self,
+        *,
+        store: Store,
+        settings: Settings,
+        clock: Clock,
+        ids: Ids,
+        chance: random.Random,
+        where: Where,
+        tally: Tally,
     ) -> None:
         self._store = store
         self._settings = settings
@@ -60,6 +69,7 @@ class Turns:
         self._ids = ids
         self._chance = chance
         self._where = where
+        self._tally = tally
 
     async def run(self, chat: AwakeChat, session: Session, agent: Agent, mail: Mail, *, push: bool) -> None:
         """Answer one message. However it ends, the turn's state is gone before its mail is settled.
@@ -78,6 +88,7 @@ class Turns:
             await self._finish(session, agent, answer, unsaved, mail, push=push)
         finally:
             chat.turn = None
+        self._tally.count(answer, mail.incoming.received)
         mail.settle(answer)
         if push:
             chat.outgoing.put(answer)

@@ -16,12 +16,17 @@ _LAST_SEQ = 2**63 - 1
 
 def wake(db: Cursor, chat: ChatKey, *, most: int = _LAST_SEQ) -> Woken | None:
     """The chat's open conversation; of a history longer than `most` messages, one more than that."""
-    row = db.execute(queries.OPEN_SESSION, (str(chat),)).fetchone()
-    if row is None:
+    session = open_session(db, chat)
+    if session is None:
         return None
-    session = _session(row[:7], prompt=row[7])
     rows = db.execute(queries.HISTORY, (session.id,))
     return Woken(session, [_message(row) for row in (rows if most == _LAST_SEQ else rows.fetchmany(most + 1))])
+
+
+def open_session(db: Cursor, chat: ChatKey) -> SessionRow | None:
+    """The chat's open conversation, without its history."""
+    row = db.execute(queries.OPEN_SESSION, (str(chat),)).fetchone()
+    return None if row is None else _session(row[:7], prompt=row[7])
 
 
 def history(db: Cursor, session: SessionId) -> list[MessageRow]:

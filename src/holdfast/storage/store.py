@@ -73,6 +73,7 @@ class SqlStore:
     _index = _write(writes.index)
 
     wake = _read(reads.wake)
+    open_session = _read(reads.open_session)
     history = _read(reads.history)
     waiting = _read(reads.waiting)
     unsent = _read(reads.unsent)

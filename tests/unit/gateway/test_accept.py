@@ -200,3 +200,44 @@ async def test_a_chat_whose_waking_message_can_not_be_stored_goes_back_to_sleep(
             failpoints.disarm()
         await until(lambda: not bench.gateway.awake)
         assert (await bench.say("hello")).text == "you said hello"
+
+
+async def test_a_mailbox_of_one_takes_the_message_that_wakes_its_chat(tmp_path: Path) -> None:
+    async with open_bench(tmp_path, echo, settings=Settings(limits=LimitSettings(mailbox=1))) as bench:
+        assert (await bench.say("hello")).text == "you said hello"
+
+
+async def test_a_conversation_can_be_ended_in_its_very_first_turn(tmp_path: Path) -> None:
+    gate = Gate()
+    async with open_bench(tmp_path, gate) as bench:
+        mail = await bench.send("hello")
+        await gate.has(waiting=1)
+        session = bench.gateway.awake[CHAT].session
+        assert session
+        await bench.gateway.end(session.id)
+        assert (await mail.answered()).outcome == "stopped"
+        assert await bench.store.wake(CHAT) is None
+
+
+async def test_a_request_that_waits_for_its_turn_can_be_stopped(tmp_path: Path) -> None:
+    gate = Gate()
+    async with open_bench(tmp_path, gate, settings=Settings(limits=LimitSettings(turns=1))) as bench:
+        running = await bench.send("hello")
+        await gate.has(waiting=1)
+        chat = ChatKey("api", "request/1")
+        waiting = await bench.gateway.accept(bench.incoming("now", chat, history=[]))
+        assert bench.gateway.stop(chat)
+        assert (await waiting.answered()).outcome == "stopped"
+        assert not bench.gateway.stop(chat)
+        gate.open()
+        assert (await running.answered()).outcome == "ok"
+        assert gate.asked == 1
+        await until(lambda: chat not in bench.gateway.awake)
+
+
+async def test_how_turns_went_is_counted(tmp_path: Path) -> None:
+    async with open_bench(tmp_path, echo) as bench:
+        await bench.say("hello")
+        await bench.say("/help")
+        assert bench.gateway.tally.outcomes == {"ok": 1}
+        assert sum(bench.gateway.tally.buckets) == 1

@@ -5,7 +5,9 @@ from pathlib import Path
 import anyio
 import pytest
 
+from holdfast.core.errors import TryLater
 from holdfast.core.messages import AssistantMessage, UserMessage
+from holdfast.core.settings import LimitSettings, Settings
 from holdfast.gateway.commands import COMMANDS, Call, parse
 from holdfast.testing.gateways import CHAT, open_bench
 from holdfast.testing.scripted import Gate, echo, until
@@ -108,3 +110,16 @@ async def test_commands_for_a_dormant_chat_wake_it_and_let_it_sleep_again(tmp_pa
     async with open_bench(tmp_path, echo) as bench:
         assert "a new one" in (await bench.say("/status")).text
         await until(lambda: CHAT not in bench.gateway.awake)
+
+
+async def test_a_full_mailbox_still_takes_commands(tmp_path: Path) -> None:
+    gate = Gate()
+    async with open_bench(tmp_path, gate, settings=Settings(limits=LimitSettings(mailbox=1))) as bench:
+        running = await bench.send("hello")
+        await gate.has(waiting=1)
+        await bench.send("waits")
+        with pytest.raises(TryLater):
+            await bench.send("too many")
+        assert (await bench.say("/stop")).text == "Stopped."
+        assert (await running.answered()).outcome == "stopped"
+        gate.open()
