@@ -10,24 +10,26 @@ import resource
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from importlib.metadata import entry_points
-from typing import Any, TypeVar
+from typing import Any, TextIO, TypeVar, cast
 
 import anyio
 import msgspec
 import structlog
 from msgspec.structs import replace
+from structlog.tracebacks import ExceptionDictTransformer
 
 from holdfast import __version__
 from holdfast.agent.agent import ModelConfig, credential_digest
-from holdfast.api.server import open_server
+from holdfast.api.server import open_listener, open_server
 from holdfast.api.surface import Surface
 from holdfast.core import failpoints
 from holdfast.core.clock import Clock, Ids, SystemClock
 from holdfast.core.errors import SettingsError
 from holdfast.core.ledger import Ledger
 from holdfast.core.protocols import Channel, Model, OpenChannel, Tool
+from holdfast.core.scopes import plain_errors
 from holdfast.core.settings import ChannelSettings, LogSettings, Places, Settings
 from holdfast.gateway import open_gateway
 from holdfast.models.providers import ModelChoice, ask_for_models, choose_model
@@ -62,12 +64,20 @@ class Running(msgspec.Struct, frozen=True):
 
 
 @asynccontextmanager
-async def open_app(settings: Settings, places: Places, *, port: int | None = None) -> AsyncIterator[Running]:
-    """The whole gateway, from its data folder to its web server; leaving the block closes it, inside out."""
+async def open_app(
+    settings: Settings, places: Places, *, port: int | None = None, hurry: asyncio.Event | None = None
+) -> AsyncIterator[Running]:
+    """The whole gateway, from its data folder to its web server; leaving the block closes it, inside out.
+
+    Running turns may then come to their end, unless `hurry` is set.
+    """
     if port is not None:
         settings = replace(settings, server=replace(settings.server, port=port))
     ledger, clock, chance = Ledger(), SystemClock(), random.Random()
-    with open_folder(places.data, places.lock, ledger) as announce:
+    with (
+        open_folder(places.data, places.lock, ledger) as announce,
+        open_listener(settings.server) as listener,  # before any work is taken up: the port may be in use
+    ):
         token = settings.server.token.reveal() or keep_token(places.token)
         choice = await choose_model(settings.model, os.environ, ask_for_models)
         choice = replace(choice, timeouts=replace(choice.timeouts, silence=settings.model.idle_timeout))
@@ -97,24 +107,33 @@ async def open_app(settings: Settings, places: Places, *, port: int | None = Non
                 version=__version__,
                 started=clock.now(),
             )
-            async with open_server(surface) as address:
+            async with open_server(surface, listener) as address:
                 announce(address.url)
                 yield Running(address.url, token, choice.name, choice.provider, choice.why, places)
-                await gateway.drain(DRAIN)
+                await gateway.drain(DRAIN, hurry or asyncio.Event())
 
 
 async def serve(settings: Settings, places: Places, *, on_ready: Callable[[Running], None]) -> None:
     """Run the gateway until SIGTERM or SIGINT."""
     failpoints.arm_from_environment()
-    configure_logs(settings.log)
+    configure_logs(settings.log, sys.stderr)
     _raise_descriptor_limit()
-    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        async with open_app(settings, places) as running:
-            _tune_collector()
-            on_ready(running)
-            async for number in signals:
-                log.info("stopping", signal=signal.Signals(number).name)
-                break
+    hurry = asyncio.Event()
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals, plain_errors():
+        async with anyio.create_task_group() as group:
+            async with open_app(settings, places, hurry=hurry) as running:
+                _tune_collector()
+                on_ready(running)
+                number = await anext(signals)
+                log.info("stopping; the same again hurries", signal=signal.Signals(number).name)
+                group.start_soon(_hurry, signals, hurry)
+            group.cancel_scope.cancel()
+
+
+async def _hurry(signals: AsyncIterator[signal.Signals], hurry: asyncio.Event) -> None:
+    await anext(signals)
+    log.warning("in a hurry: running turns are cut short, and taken up at the next start")
+    hurry.set()
 
 
 def run(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -132,13 +151,38 @@ def run(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
         return runner.run(main())
 
 
-def configure_logs(settings: LogSettings) -> None:
-    """One line an event on standard error: for people on a terminal, JSON for programs."""
-    as_json = settings.format == "json" or (settings.format == "auto" and not sys.stderr.isatty())
+class LogStream:
+    """A text stream whose failures cost a line and never the gateway: a full disk, a reader that left."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with suppress(OSError, ValueError):
+            return self._stream.write(text)
+        return 0
+
+    def flush(self) -> None:
+        with suppress(OSError, ValueError):
+            self._stream.flush()
+
+
+def configure_logs(settings: LogSettings, stream: TextIO) -> None:
+    """One line an event: for people on a terminal, JSON for programs."""
+    as_json = settings.format == "json" or (settings.format == "auto" and not stream.isatty())
     render: list[Any] = (
-        [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer()]
+        # Without the values of variables: they may be keys, and people's words.
+        [
+            structlog.processors.ExceptionRenderer(ExceptionDictTransformer(show_locals=False)),
+            structlog.processors.JSONRenderer(),
+        ]
         if as_json
-        else [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty() and "NO_COLOR" not in os.environ)]
+        else [
+            structlog.dev.ConsoleRenderer(
+                colors=stream.isatty() and "NO_COLOR" not in os.environ,
+                exception_formatter=structlog.dev.plain_traceback,
+            )
+        ]
     )
     structlog.configure(
         processors=[
@@ -148,10 +192,10 @@ def configure_logs(settings: LogSettings) -> None:
             *render,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(settings.level),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(cast(TextIO, LogStream(stream))),
         cache_logger_on_first_use=True,
     )
-    logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
+    logging.basicConfig(level=logging.WARNING, stream=cast(TextIO, LogStream(stream)))
 
 
 def _model_config(choice: ModelChoice, transports: Transports) -> ModelConfig:
@@ -213,5 +257,8 @@ def _tune_collector() -> None:
 
 def _raise_descriptor_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (OSError, ValueError) as error:  # macOS says "unlimited" and does not mean it
+            log.debug("the limit of descriptors stays as it is", soft=soft, cause=str(error))

@@ -83,9 +83,12 @@ async def _use_tools(said: AssistantMessage, context: Context, tools: ToolSet, w
 
     calls = said.tool_calls
     if len(calls) > 1 and all(call.name in tools.by_name and tools.by_name[call.name].concurrent for call in calls):
-        async with anyio.create_task_group() as group:
-            for call in calls:
-                group.start_soon(use, call)
+        try:
+            async with anyio.create_task_group() as group:
+                for call in calls:
+                    group.start_soon(use, call)
+        except ExceptionGroup as failures:  # what `emit` raised; one of them says enough
+            raise failures.exceptions[0] from failures
     else:
         for call in calls:
             await use(call)

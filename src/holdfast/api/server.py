@@ -16,6 +16,7 @@ from holdfast.api.connection import Connection, Connections
 from holdfast.api.routes import Application
 from holdfast.api.surface import Address, Surface
 from holdfast.core.errors import SettingsError
+from holdfast.core.settings import ServerSettings
 
 log = structlog.get_logger(__name__)
 
@@ -29,10 +30,10 @@ LAST_GRACE = 0.5
 
 
 @asynccontextmanager
-async def open_server(surface: Surface) -> AsyncIterator[Address]:  # PROCESS
+async def open_server(surface: Surface, listener: socket.socket) -> AsyncIterator[Address]:  # PROCESS
     """Serve until the block is left; then every open request is let go of, which takes at most `GRACE` and a bit.
 
-    It takes no signals. Raises `SettingsError` when it can't listen where the settings say.
+    It takes no signals.
     """
     application = Application(surface)
     connections = Connections(surface.settings.server.connections)
@@ -50,21 +51,19 @@ async def open_server(surface: Surface) -> AsyncIterator[Address]:  # PROCESS
         timeout_keep_alive=KEEP_ALIVE,
     )
     config.load()
-    host, port = surface.settings.server.host, surface.settings.server.port
-    with _listening(host, port) as listener:
-        address = Address(host, listener.getsockname()[1])
-        with surface.ledger.enter("listener", f"{address.host}:{address.port}", since=surface.clock.now()):
-            accepting = await asyncio.get_running_loop().create_server(
-                partial(Connection, config, connections), sock=listener, backlog=BACKLOG
-            )
-            try:
-                yield address
-            finally:
-                with anyio.CancelScope(shield=True):
-                    accepting.close()
-                    await _let_go(application, connections)
-                    with anyio.move_on_after(LAST_GRACE):
-                        await accepting.wait_closed()
+    address = Address(surface.settings.server.host, listener.getsockname()[1])
+    with surface.ledger.enter("listener", f"{address.host}:{address.port}", since=surface.clock.now()):
+        accepting = await asyncio.get_running_loop().create_server(
+            partial(Connection, config, connections), sock=listener, backlog=BACKLOG
+        )
+        try:
+            yield address
+        finally:
+            with anyio.CancelScope(shield=True):
+                accepting.close()
+                await _let_go(application, connections)
+                with anyio.move_on_after(LAST_GRACE):
+                    await accepting.wait_closed()
 
 
 async def _let_go(application: Application, connections: Connections) -> None:
@@ -87,8 +86,12 @@ async def _let_go(application: Application, connections: Connections) -> None:
 
 
 @contextmanager
-def _listening(host: str, port: int) -> Iterator[socket.socket]:
-    """A socket that listens. Looking up the name may block, which at the start is nobody's loss."""
+def open_listener(settings: ServerSettings) -> Iterator[socket.socket]:
+    """A socket that listens. Looking up the name may block, which at the start is nobody's loss.
+
+    Raises `SettingsError` when it can't listen where the settings say.
+    """
+    host, port = settings.host, settings.port
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError:

@@ -1,6 +1,6 @@
 """Where the gateway answers, and the token that it wants."""
 
-import os
+import fcntl
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -56,13 +56,15 @@ def _configured(settings: Settings) -> str:
 def _announced(lock: Path) -> str:
     """Where the gateway that owns the data folder says it is, whatever port it was started on."""
     try:
-        pid, url, *_ = lock.read_text(encoding="ascii").split()
-        os.kill(int(pid), 0)  # whether it is still there
-    except PermissionError:
-        return url
+        with lock.open(encoding="ascii") as file:
+            _, url, *_ = file.read().split()
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return url  # it still holds the lock, so the address is its own and not a successor's on its port
     except (OSError, ValueError):
-        return ""
-    return url
+        pass
+    return ""
 
 
 def _own_token(settings: Settings, places: Places) -> Secret:

@@ -42,14 +42,11 @@ async def open_reach(
 
 @asynccontextmanager
 async def _open_embedded(settings: Settings, places: Places, log_file: Path | None) -> AsyncIterator[Address]:
-    import structlog
-
     from holdfast.app import configure_logs, open_app
 
-    configure_logs(msgspec.structs.replace(settings.log, level="warning"))
     try:
         with _log(log_file) as log:
-            structlog.configure(logger_factory=structlog.PrintLoggerFactory(log))
+            configure_logs(msgspec.structs.replace(settings.log, level="warning"), log)
             async with open_app(settings, places, port=0) as running:
                 yield Address(running.base_url, Secret(running.token))
     except AlreadyRunning as error:

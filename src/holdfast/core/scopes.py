@@ -5,7 +5,7 @@ There is no close-all list and no cleanup thread anywhere: leaving a block is th
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import Any, Generic, TypeVar
 
@@ -63,6 +63,11 @@ class Mailbox(Generic[T]):
     def take(self) -> T:
         """Take the first without waiting; there must be one."""
         return self._items.popleft()
+
+    def put_back(self, items: Sequence[T]) -> None:
+        """Put what was drained in front again."""
+        self._items.extendleft(reversed(items))
+        self.ring()
 
     def drain(self) -> list[T]:
         """Take everything at once."""

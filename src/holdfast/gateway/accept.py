@@ -10,6 +10,7 @@ import anyio
 import structlog
 from anyio import create_task_group
 from anyio.abc import TaskGroup
+from msgspec.structs import replace
 
 from holdfast.agent.agent import ModelConfig
 from holdfast.core.clock import Clock, Ids
@@ -21,7 +22,7 @@ from holdfast.core.scopes import Keeper, plain_errors
 from holdfast.core.settings import Settings
 from holdfast.gateway import commands
 from holdfast.gateway.delivery import Delivery
-from holdfast.gateway.hosting import Hosting
+from holdfast.gateway.hosting import LEAVING, Hosting
 from holdfast.gateway.mail import Mail
 from holdfast.gateway.residents import Residents
 from holdfast.gateway.sessions import AwakeChat, Session
@@ -33,6 +34,7 @@ from holdfast.tools.catalogue import ToolSet
 log = structlog.get_logger(__name__)
 
 CLOSE_GRACE = 5.0
+DROPPED = "Dropped: a new conversation was started before this was answered."
 
 
 class Gateway:
@@ -60,6 +62,7 @@ class Gateway:
         self.leaving = False
         self.unanswered = 0
         """Messages in memory that have no answer yet."""
+        self._accepted = 0
         self._hosting = hosting
         self._hosts = hosts
 
@@ -146,16 +149,29 @@ class Gateway:
             chat = self._wake(row.chat, ephemeral=False)
         chat.hold()
         try:
-            await chat.end("new")
+            await self.begin_anew(chat, before=self._accepted + 1, session=session)
         finally:
             chat.release()
 
+    async def begin_anew(self, chat: AwakeChat, *, before: int, session: SessionId | None = None) -> tuple[bool, int]:
+        """End a chat's conversation, and drop what was accepted before that and still waits.
+
+        With `session`, only that one is ended. Returns whether there was one, and how many were dropped.
+        """
+        waiting = chat.mailbox.drain()
+        dropped = [mail for mail in waiting if mail.number < before]
+        chat.mailbox.put_back([mail for mail in waiting if mail.number >= before])
+        try:
+            had_one = await chat.end("new", session)
+        except BaseException:
+            chat.mailbox.put_back(dropped)
+            raise
+        for mail in dropped:
+            await self._hosting.settle(chat, mail, DROPPED, "stopped")
+        return had_one, len(dropped)
+
     def _hosting_session(self, session: SessionId) -> AwakeChat | None:
         return next((chat for chat in self.awake.values() if chat.session and chat.session.id == session), None)
-
-    async def settle(self, chat: AwakeChat, mail: Mail, text: str) -> None:
-        """Answer a message that never gets a turn."""
-        await self._hosting.settle(chat, mail, text, "stopped")
 
     async def describe(self, chat: AwakeChat) -> str:
         """A few plain lines for the people in a chat."""
@@ -194,11 +210,12 @@ class Gateway:
 
     def _deliver(self, chat: AwakeChat, incoming: Incoming, *, watched: bool = False) -> Mail:
         self.unanswered += 1
-        mail = Mail(incoming, watched=watched, on_done=self._answered)
+        self._accepted += 1
+        mail = Mail(incoming, number=self._accepted, watched=watched, on_done=self._answered)
         if call := _command_in(incoming):
             chat.hold()
             chat.commands.append(mail)
-            self._hosts.start_soon(self._command, chat, mail, call)
+            self._hosts.start_soon(self._command, chat, mail, replace(call, number=mail.number))
         else:
             chat.mailbox.put(mail)
         return mail
@@ -216,6 +233,8 @@ class Gateway:
                 await self._hosting.settle(chat, mail, BROKE, "failed", "internal_error")
         finally:
             chat.commands.remove(mail)
+            if not mail.done:  # the gateway leaves; the command stays in the inbox
+                mail.fail(Stopping(LEAVING, after=5))
             chat.release()
 
     async def _seen_before(self, chat: AwakeChat, incoming: Incoming, accepted: Accepted) -> Mail:
@@ -247,11 +266,12 @@ class Gateway:
         if waiting or answers:
             log.info("taking up what was left", unanswered=len(waiting), unsent=len(answers))
 
-    async def drain(self, seconds: float) -> None:
-        """Accept nothing more, and let running turns come to their end and their answers arrive."""
-        self.leaving = True
+    async def drain(self, seconds: float, hurry: asyncio.Event) -> None:
+        """Accept nothing more, and let running turns come to their end and their answers arrive,
+        unless someone is in a hurry."""
+        self.leaving = self._hosting.leaving = True
         with anyio.move_on_after(seconds):
-            while any(chat.turn or chat.outgoing for chat in self.awake.values()):  # noqa: ASYNC110 - once in a life
+            while any(chat.is_busy for chat in self.awake.values()) and not hurry.is_set():  # noqa: ASYNC110 - once
                 await anyio.sleep(0.02)
 
 
@@ -307,7 +327,7 @@ async def open_gateway(
                 try:
                     yield gateway
                 finally:
-                    gateway.leaving = True
+                    gateway.leaving = hosting.leaving = True
                     hosts.cancel_scope.cancel()
 
 

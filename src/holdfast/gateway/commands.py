@@ -19,6 +19,8 @@ class Call(msgspec.Struct, frozen=True):
 
     name: str
     rest: str
+    number: int = 0
+    """Its place in the order of acceptance."""
 
 
 class Command(msgspec.Struct, frozen=True):
@@ -43,13 +45,8 @@ async def execute(gateway: "Gateway", chat: AwakeChat, call: Call) -> str:
 
 
 async def _new(gateway: "Gateway", chat: AwakeChat, call: Call) -> str:
-    dropped = chat.mailbox.drain()
-    had_one = await chat.end("new")
-    for mail in dropped:
-        await gateway.settle(chat, mail, "Dropped: a new conversation was started before this was answered.")
-    told = (
-        f" {len(dropped)} waiting {'message was' if len(dropped) == 1 else 'messages were'} dropped." if dropped else ""
-    )
+    had_one, dropped = await gateway.begin_anew(chat, before=call.number)
+    told = f" {dropped} waiting {'message was' if dropped == 1 else 'messages were'} dropped." if dropped else ""
     return ("A new conversation begins; the old one is kept." if had_one else "A new conversation begins.") + told
 
 

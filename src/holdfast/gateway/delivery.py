@@ -5,7 +5,7 @@ import structlog
 
 from holdfast.core import failpoints
 from holdfast.core.clock import Clock
-from holdfast.core.errors import HoldfastError, TryLater
+from holdfast.core.errors import HoldfastError, StoreError, TryLater
 from holdfast.core.messages import Answer
 from holdfast.core.protocols import Channel, Store
 from holdfast.gateway.sessions import AwakeChat
@@ -13,6 +13,7 @@ from holdfast.gateway.sessions import AwakeChat
 log = structlog.get_logger(__name__)
 
 LONGEST_WAIT = 60.0
+MOST_BUGS = 5
 
 
 class Delivery:
@@ -34,23 +35,40 @@ class Delivery:
             await chat.outgoing.arrival()
 
     async def _send(self, answer: Answer) -> None:
-        wait = 1.0
+        if await self._insist(answer):
+            await self._note_sent(answer)
+
+    async def _insist(self, answer: Answer) -> bool:
+        """Send until it has arrived; false when it is left in the outbox for the next start."""
+        wait, bugs = 1.0, 0
         while True:
             try:
                 failpoints.reach(self._before)
                 await self._channel.send(answer)
                 failpoints.reach(self._after)
-            except TryLater as reason:
-                wait = max(wait, reason.after)
+                return True
+            except (TryLater, StoreError) as reason:
+                wait = max(wait, reason.after if isinstance(reason, TryLater) else 0.0)
                 log.warning("not delivered yet", chat=str(answer.chat), answer=answer.id, cause=str(reason), wait=wait)
-                await anyio.sleep(wait)
-                wait = min(wait * 2, LONGEST_WAIT)
             except HoldfastError as reason:
                 log.error("can't be delivered", chat=str(answer.chat), answer=answer.id, cause=str(reason))
-                break
-            except Exception:  # a channel's bug costs one answer its delivery, not the chat its lane
-                log.exception("a channel broke while sending", chat=str(answer.chat), answer=answer.id)
-                break
-            else:
-                break
-        self._store.sent(answer.id, self._clock.now())
+                return True
+            except Exception:  # a channel's bug must cost neither the answer nor the lane
+                log.exception("a channel broke while sending", chat=str(answer.chat), answer=answer.id, wait=wait)
+                bugs += 1
+                if bugs == MOST_BUGS:
+                    return False
+            await anyio.sleep(wait)
+            wait = min(wait * 2, LONGEST_WAIT)
+
+    async def _note_sent(self, answer: Answer) -> None:
+        """Before the next one is sent: an answer that is not known to be sent would be sent again."""
+        wait = 1.0
+        while True:
+            try:
+                await self._store.sent(answer.id, self._clock.now())
+                return
+            except StoreError as error:
+                log.error("can't note that an answer was sent; trying again", answer=answer.id, cause=str(error))
+                await anyio.sleep(wait)
+                wait = min(wait * 2, LONGEST_WAIT)

@@ -1,17 +1,15 @@
 """Hosting a chat: one task, in which the conversation, its agent and each turn are nested blocks."""
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 import anyio
 import msgspec
 import structlog
-from anyio import CancelScope
 
 from holdfast.agent.agent import Agent, ModelConfig, open_agent
 from holdfast.agent.prompt import build_prompt
 from holdfast.core.clock import Clock, Ids
-from holdfast.core.errors import ModelError, StoreError, TryLater
+from holdfast.core.errors import ModelError, Stopping, StoreError
 from holdfast.core.keys import ChatKey, SessionId
 from holdfast.core.messages import Answer, Message, Outcome
 from holdfast.core.protocols import MessageRow, SessionRow, Store
@@ -20,6 +18,7 @@ from holdfast.gateway.delivery import Delivery
 from holdfast.gateway.mail import Mail
 from holdfast.gateway.residents import Residents
 from holdfast.gateway.sessions import AwakeChat, Session, open_session
+from holdfast.gateway.slots import Slots
 from holdfast.gateway.turns import BROKE, UNSTORED, Turns
 from holdfast.tools.catalogue import ToolSet
 
@@ -53,7 +52,9 @@ class Hosting:
         self._model = model
         self._tools = tools
         self._deliveries = deliveries
-        self._slots = asyncio.Semaphore(most_turns)
+        self._slots = Slots(most_turns)
+        self.leaving = False
+        """Running turns come to their end, and no new one begins."""
         self._clock = clock
         self._ids = ids
 
@@ -71,7 +72,7 @@ class Hosting:
                 forget()
         finally:
             for mail in chat.mailbox.drain():  # only when the gateway leaves; they stay in the inbox
-                mail.fail(TryLater(LEAVING, after=5))
+                mail.fail(Stopping(LEAVING, after=5))
 
     def pushes(self, key: ChatKey) -> bool:
         """Whether answers are sent to this chat, rather than collected there."""
@@ -103,9 +104,10 @@ class Hosting:
             finally:
                 chat.session = None
         if chat.end_reason:
-            if session.begun:
+            ends = session.begun and chat.ends_only in (None, session.id)
+            if ends:
                 await self._store.end(session.id, self._clock.now(), chat.end_reason)
-            chat.settle_end(session.begun)
+            chat.settle_end(ends)
 
     async def _load(self, chat: AwakeChat) -> tuple[SessionRow, list[MessageRow] | None]:
         """The chat's open conversation and its history; or a new one, of which the store learns with its
@@ -126,7 +128,9 @@ class Hosting:
 
     async def _host_session(self, chat: AwakeChat, session: Session, history: list[MessageRow] | None) -> None:
         while not chat.end_reason:
-            if chat.mailbox:
+            if self.leaving:
+                await anyio.sleep_forever()  # until the gateway is gone; what waits stays in the inbox
+            elif chat.mailbox:
                 await self._reside(chat, session, history)
                 history = None  # the next agent reads it anew
             elif chat.expects_mail or session.owns:
@@ -145,7 +149,7 @@ class Hosting:
                     await self._turn(chat, session, session.agent)
                 else:
                     async with self._residents.take(session.id, session.agent, chat.mailbox) as seat:
-                        while not chat.end_reason and await self._residents.stays(seat):
+                        while not (chat.end_reason or self.leaving) and await self._residents.stays(seat):
                             if chat.mailbox:
                                 await self._turn(chat, session, session.agent)
             finally:
@@ -159,9 +163,11 @@ class Hosting:
         return [row.message for row in history]
 
     async def _turn(self, chat: AwakeChat, session: Session, agent: Agent) -> None:  # TURN
-        async with self._slots:
-            if not chat.mailbox:
-                return  # a /new emptied it while this waited for a slot
+        if not await self._slots.take(chat):
+            return
+        try:
+            if chat.end_reason or self.leaving or not chat.mailbox:
+                return
             mail = chat.mailbox.take()
             if not session.begun:
                 session.row = msgspec.structs.replace(session.row, title=_title(mail.incoming.text))
@@ -169,7 +175,9 @@ class Hosting:
                 await self._turns.run(chat, session, agent, mail, push=self.pushes(chat.key))
             finally:
                 if not mail.done:  # the gateway leaves; the message stays in the inbox
-                    mail.fail(TryLater(LEAVING, after=5))
+                    mail.fail(Stopping(LEAVING, after=5))
+        finally:
+            self._slots.give_back()
 
     async def settle(self, chat: AwakeChat, mail: Mail, text: str, outcome: Outcome, error: str = "") -> None:
         """Answer a message outside of any turn."""
@@ -178,13 +186,16 @@ class Hosting:
             self._ids.new(), incoming.id, incoming.chat, text, self._clock.now(), outcome, error, memo=incoming.memo
         )
         push = self.pushes(chat.key)
-        try:
-            with CancelScope(shield=True):
+        wait = 0.5
+        while True:
+            try:
                 await self._store.finish(answer, None, [], push=push)
-        except StoreError as failure:
-            log.error("an answer can't be stored", chat=str(chat.key), mail=incoming.id, cause=str(failure))
-            mail.fail(failure)
-            return
+                break
+            except StoreError as failure:
+                log.error("an answer can't be stored; trying again", mail=incoming.id, cause=str(failure), wait=wait)
+                mail.fail(failure)
+                await anyio.sleep(wait)
+                wait = min(wait * 2, 30)
         mail.settle(answer)
         if push:
             chat.outgoing.put(answer)

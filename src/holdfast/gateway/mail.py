@@ -14,10 +14,19 @@ class Mail:
     is gone when the last one who holds the mail lets go of it.
     """
 
-    __slots__ = ("_events", "_failure", "_on_done", "_waiters", "answer", "incoming", "watched")
+    __slots__ = ("_events", "_failure", "_on_done", "_waiters", "answer", "incoming", "number", "watched")
 
-    def __init__(self, incoming: Incoming, *, watched: bool = False, on_done: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        incoming: Incoming,
+        *,
+        number: int = 0,
+        watched: bool = False,
+        on_done: Callable[[], None] | None = None,
+    ) -> None:
         self.incoming = incoming
+        self.number = number
+        """In the order of acceptance: tells what came before a /new from what came after it."""
         self.watched = watched
         """Someone wants to see words as they come."""
         self.answer: Answer | None = None

@@ -109,7 +109,11 @@ class AwakeChat:
         """What it brought, until the host takes it."""
         self.session: Session | None = None
         self.turn: Turn | None = None
+        self.waits_for_slot: asyncio.Future[bool] | None = None
+        """Set while the next turn waits for others to end."""
         self.end_reason = ""
+        self.ends_only: SessionId | None = None
+        """The one conversation that is to end; any, when none is named."""
         self._ended: asyncio.Future[bool] | None = None
         self._mailbox_limit = mailbox_limit
         self._holds = 0
@@ -123,6 +127,11 @@ class AwakeChat:
         if self.turn:
             return "running"
         return "resident" if self.session and self.session.agent else "awake"
+
+    @property
+    def is_busy(self) -> bool:
+        """Something is under way that a stopping gateway waits for."""
+        return bool(self.turn or self.outgoing or self.commands)
 
     @property
     def expects_mail(self) -> bool:
@@ -155,14 +164,17 @@ class AwakeChat:
         running = [self.turn.mail] if self.turn else []
         return next((mail for mail in (*running, *self.commands, *self.mailbox) if mail.incoming.id == mail_id), None)
 
-    async def end(self, reason: str) -> bool:
+    async def end(self, reason: str, session: SessionId | None = None) -> bool:
         """End the conversation: its host leaves every block of it, innermost first. Returns when that is
         stored, with whether there was one. The caller holds the chat awake."""
         self.end_reason = reason
+        self.ends_only = session
         if self._ended is None:
             self._ended = asyncio.get_running_loop().create_future()
         if self.turn:
             self.turn.stop(reason)  # the turn settles its own mail; its host then sees the reason
+        if self.waits_for_slot and not self.waits_for_slot.done():
+            self.waits_for_slot.set_result(False)
         self.mailbox.ring()
         return await asyncio.shield(self._ended)
 

@@ -139,32 +139,38 @@ class Turns:
 
         A turn that a crash cut short finds its message there already, and goes on from its last step.
         """
-        for call in agent.context.unanswered:
-            result = ToolMessage(call.id, call.name, INTERRUPTED, failed=True)
-            agent.context.add(result)
-            unsaved.append(self._row(session, result, incoming.id))
+        self._answer_open_calls(incoming, session, agent, unsaved)
         if session.last_mail != incoming.id:
             session.last_mail = incoming.id
             message = UserMessage(incoming.text)
             agent.context.add(message)
             unsaved.append(self._row(session, message, incoming.id))
 
+    def _answer_open_calls(self, incoming: Incoming, session: Session, agent: Agent, unsaved: list[MessageRow]) -> None:
+        """Give each call that was cut off a result: providers reject a history in which one has none."""
+        for call in agent.context.unanswered:
+            result = ToolMessage(call.id, call.name, INTERRUPTED, failed=True)
+            agent.context.add(result)
+            unsaved.append(self._row(session, result, incoming.id))
+
     async def _save(self, session: Session, unsaved: list[MessageRow]) -> None:
         """Make a step durable before the next one is taken."""
         if session.ephemeral:
             unsaved.clear()
             return
-        if not session.begun:
-            self._store.begin(session.row)
-        commits = [self._store.append(session.id, row) for row in unsaved]
-        await commits[-1]
+        rows = list(unsaved)  # a tool that runs beside this one may add its own while we wait
+        commits = [] if session.begun else [self._store.begin(session.row)]
+        commits += [self._store.append(session.id, row) for row in rows]
+        for commit in commits:
+            await commit
         session.begun = True
-        unsaved.clear()
+        unsaved[:] = [row for row in unsaved if row not in rows]
 
     async def _finish(
         self, session: Session, agent: Agent, answer: Answer, unsaved: list[MessageRow], mail: Mail, *, push: bool
     ) -> None:
         """Store the answer. A store that fails holds up this session alone, until it works again."""
+        self._answer_open_calls(mail.incoming, session, agent, unsaved)
         message = AssistantMessage(answer.text)
         agent.context.add(message)
         rows = [] if session.ephemeral else [*unsaved, self._row(session, message, answer.mail)]

@@ -22,24 +22,29 @@ async def watch(gateway: "Gateway") -> None:
     while True:
         await anyio.sleep(EVERY)
         end_stalled_turns(gateway)
-        if (excess := rss() - budget) > 0 and (asked := gateway.residents.relieve(excess)):
+        try:
+            excess = rss() - budget
+        except OSError as error:  # out of descriptors, say: the next round may tell more
+            log.warning("memory can't be watched", cause=str(error))
+            continue
+        if excess > 0 and (asked := gateway.residents.relieve(excess)):
             log.warning("memory is short: idle agents leave", agents=asked, over_by=excess, budget=budget)
 
 
 def end_stalled_turns(gateway: "Gateway") -> None:
     now = asyncio.get_running_loop().time()
     for chat in gateway.awake.values():
-        if chat.turn and now - chat.turn.last_event > gateway.settings.turn.stall:
+        if chat.turn and not chat.turn.stop_reason and now - chat.turn.last_event > gateway.settings.turn.stall:
             log.error("a turn hangs and is ended", chat=str(chat.key), since=chat.turn.started)
             chat.turn.stop("stall")
 
 
 def rss() -> int:
-    """This process's resident memory in bytes."""
+    """This process's resident memory in bytes; 0 where the system does not tell."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
-    except FileNotFoundError:  # no /proc: the peak is the best there is
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    except FileNotFoundError:  # no /proc; getrusage knows only the peak, which would never come down again
+        return 0
     return pages * resource.getpagesize()
 
 

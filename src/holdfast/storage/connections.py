@@ -1,5 +1,6 @@
 """The two ends of the database: one connection that writes in groups, some that read."""
 
+import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -105,6 +106,7 @@ def open_writer(path: Path, durability: sqlite.Durability, patience: float) -> I
     """Makes or upgrades the file if need be. Leaving puts everything into it, with no log left beside it."""
     with ExitStack() as stack:
         try:
+            _make_private(path)
             connection = stack.enter_context(closing(sqlite.connect(path, patience)))
             schema.refuse_unknown(connection, path)
             sqlite.prepare_to_write(connection, durability)
@@ -116,6 +118,14 @@ def open_writer(path: Path, durability: sqlite.Durability, patience: float) -> I
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         except sqlite3.Error as error:  # nothing is lost: the log is read at the next start
             log.warning("the store's log stays beside its file", file=str(path), error=str(error))
+
+
+def _make_private(path: Path) -> None:
+    """Conversations are for their owner's eyes; the log beside the file gets the file's own rights."""
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    except OSError as error:  # SQLite meets the same trouble in a moment, and its error is explained
+        log.debug("the store's file can't be made", file=str(path), error=str(error))
 
 
 @contextmanager

@@ -64,6 +64,17 @@ def _diagnose(error: sqlite3.Error, path: Path) -> StoreError:
 
 def _look_around(error: sqlite3.Error, path: Path) -> StoreError:
     """SQLite knows only that the system refused; the system itself knows why."""
+    try:
+        return _reason(path) or _sick(error, path)
+    except OSError:  # the disk is so sick that it can't even be asked
+        return _sick(error, path)
+
+
+def _sick(error: sqlite3.Error, path: Path) -> StoreError:
+    return StoreError(f"{path} can't be read or written ({error}): see whether its disk is well.")
+
+
+def _reason(path: Path) -> StoreError | None:
     folder = path.absolute().parent
     if not folder.is_dir():
         return StoreError(f"{path} can't be made because there is no folder {folder}: make it, then try again.")
@@ -71,9 +82,7 @@ def _look_around(error: sqlite3.Error, path: Path) -> StoreError:
         return StoreError(f"{path} is a folder, not a database: give the store another path.")
     if not os.access(folder, os.W_OK) or (path.exists() and not os.access(path, os.R_OK | os.W_OK)):
         return _read_only(path)
-    if _space_left(path) < _FULL_BELOW:
-        return _full(path)
-    return StoreError(f"{path} can't be read or written ({error}): see whether its disk is well.")
+    return _full(path) if _space_left(path) < _FULL_BELOW else None
 
 
 def _space_left(path: Path) -> float:

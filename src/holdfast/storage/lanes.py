@@ -109,7 +109,13 @@ async def _thread(name: str, open_worker: OpenWorker, queue: Queue, arrivals: Ar
             with open_worker() as worker:
                 loop.call_soon_threadsafe(note_ready)
                 for batch in queue.batches():
-                    work(worker, batch, arrivals)
+                    try:
+                        work(worker, batch, arrivals)
+                    except Exception as error:  # a bug of ours: whoever waits must hear of it, and the lane goes on
+                        log.exception("a thread of the store broke", thread=name)
+                        for call in batch:
+                            call.error = call.error or StoreError(f"The store broke ({error}); see the log.")
+                        arrivals.bring(batch)
         except Exception as error:  # noqa: BLE001 - handed over to the loop
             failure = error
         loop.call_soon_threadsafe(note_end, failure)

@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from holdfast.api.server import open_server
+from holdfast.api.server import open_listener, open_server
 from holdfast.api.surface import Address, Surface
 from holdfast.core.ledger import Ledger
 from holdfast.core.settings import LimitSettings, ServerSettings, Settings
@@ -82,6 +82,14 @@ async def _gateway(folder: Path, script: Script, settings: Settings) -> AsyncIte
 Serve = Callable[..., AbstractAsyncContextManager[Api]]
 
 
+@asynccontextmanager
+async def open_own_server(surface: Surface) -> AsyncIterator[Address]:
+    """A server that listens where its own settings say."""
+    with open_listener(surface.settings.server) as listener:
+        async with open_server(surface, listener) as address:
+            yield address
+
+
 @pytest.fixture
 def serve(tmp_path: Path) -> Serve:
     """Opens a server: `async with serve(script, server={…}, limits={…}) as api`."""
@@ -96,7 +104,7 @@ def serve(tmp_path: Path) -> Serve:
         headers = {"Authorization": f"Bearer {TOKEN}"}
         async with (
             _gateway(tmp_path, script, settings) as (bench, surface),
-            open_server(surface) as address,
+            open_own_server(surface) as address,
             aiohttp.ClientSession(address.url, headers=headers) as client,
         ):
             yield Api(address, bench, surface, client)

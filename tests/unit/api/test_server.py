@@ -11,7 +11,7 @@ import aiohttp
 import msgspec
 import pytest
 
-from holdfast.api.server import GRACE, open_server
+from holdfast.api.server import GRACE, open_listener, open_server
 from holdfast.api.surface import Address
 from holdfast.core.errors import SettingsError
 from holdfast.core.events import Text
@@ -54,17 +54,16 @@ def test_an_address_can_be_clicked():
 async def test_a_port_in_use_is_one_plain_sentence(serve):
     async with serve() as api:
         surface = with_server(api.surface, port=api.address.port)
-        with pytest.raises(SettingsError, match=rf"Port {api.address.port} of 127.0.0.1 is in use.*\[server\] port"):
-            async with open_server(surface):
-                pass
+        sentence = rf"Port {api.address.port} of 127.0.0.1 is in use.*\[server\] port"
+        with pytest.raises(SettingsError, match=sentence), open_listener(surface.settings.server):
+            pass
 
 
 @pytest.mark.parametrize("host", ["no-such-host.invalid", "203.0.113.7"])
-async def test_a_host_that_is_not_ours_is_one_plain_sentence(serve, host):
-    async with serve() as api:
-        with pytest.raises(SettingsError, match=rf'no address "{host}"'):
-            async with open_server(with_server(api.surface, host=host, port=0)):
-                pass
+def test_a_host_that_is_not_ours_is_one_plain_sentence(host):
+    settings = ServerSettings(host=host, port=0)
+    with pytest.raises(SettingsError, match=rf'no address "{host}"'), open_listener(settings):
+        pass
 
 
 async def test_listens_on_ip_version_6(serve):
@@ -72,11 +71,13 @@ async def test_listens_on_ip_version_6(serve):
         pytest.skip("this machine has no IPv6")
     async with serve() as api:
         try:
-            async with (
-                open_server(with_server(api.surface, host="::1", port=0)) as address,
-                api.client.get(f"{address.url}/healthz") as response,
-            ):
-                assert response.status == 200
+            surface = with_server(api.surface, host="::1", port=0)
+            with open_listener(surface.settings.server) as listener:
+                async with (
+                    open_server(surface, listener) as address,
+                    api.client.get(f"{address.url}/healthz") as response,
+                ):
+                    assert response.status == 200
         except SettingsError:
             pytest.skip("this machine has no ::1")
 

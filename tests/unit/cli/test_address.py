@@ -1,14 +1,15 @@
 """Finding the gateway, and giving its token to nobody else."""
 
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from holdfast.cli.address import find_address
 from holdfast.core.errors import SettingsError
+from holdfast.core.ledger import Ledger
 from holdfast.core.settings import Places, Secret, ServerSettings, Settings
+from holdfast.storage.folder import open_folder
 
 
 @pytest.fixture
@@ -54,14 +55,16 @@ def test_a_token_file_that_can_t_be_read_is_said(places: Places) -> None:
 
 
 def test_a_gateway_that_runs_elsewhere_is_found_by_what_it_announced(places: Places) -> None:
-    places.lock.write_text(f"{os.getpid()}\nhttp://127.0.0.1:9999\n")
-    assert find_address(settings(), places).base_url == "http://127.0.0.1:9999"
+    with open_folder(places.data, places.lock, Ledger()) as announce:
+        announce("http://127.0.0.1:9999")
+        assert find_address(settings(), places).base_url == "http://127.0.0.1:9999"
 
 
 def test_what_a_gateway_announced_that_is_gone_does_not_count(places: Places) -> None:
-    with subprocess.Popen(["true"]) as gone:
-        pass
-    for text in (f"{gone.pid}\nhttp://127.0.0.1:9999\n", f"{os.getpid()}\n", "", "nonsense here"):
+    with open_folder(places.data, places.lock, Ledger()) as announce:
+        announce("http://127.0.0.1:9999")
+    assert find_address(settings(), places).base_url == "http://127.0.0.1:8420"  # whoever has the port now
+    for text in (f"{os.getpid()}\n", "", "nonsense here"):
         places.lock.write_text(text)
         assert find_address(settings(), places).base_url == "http://127.0.0.1:8420"
 

@@ -5,7 +5,9 @@ from pathlib import Path
 import anyio
 import pytest
 
+from holdfast.core import failpoints
 from holdfast.core.errors import TryLater
+from holdfast.core.keys import ChatKey, MailId
 from holdfast.core.messages import AssistantMessage, UserMessage
 from holdfast.core.settings import LimitSettings, Settings
 from holdfast.gateway.commands import COMMANDS, Call, parse
@@ -123,3 +125,49 @@ async def test_a_full_mailbox_still_takes_commands(tmp_path: Path) -> None:
         assert (await bench.say("/stop")).text == "Stopped."
         assert (await running.answered()).outcome == "stopped"
         gate.open()
+
+
+async def test_new_drops_what_came_before_it_and_nothing_that_came_after(tmp_path: Path) -> None:
+    gate = Gate()
+    async with open_bench(tmp_path, gate) as bench:
+        for text in ("running", "before", "/new", "after"):
+            await bench.gateway.accept(bench.incoming(text, id=text))
+    gate.open()
+    async with open_bench(tmp_path, gate) as bench:  # whatever was left is taken up in the same order
+        await until(lambda: not bench.gateway.unanswered)
+        answer = await bench.store.answer_to(MailId("after"))
+        assert answer
+        assert answer.text == "you said after"
+        assert [m.text for m in await bench.said()] == ["after", "you said after"]
+
+
+async def test_new_waits_for_nobody_elses_model(tmp_path: Path) -> None:
+    gate = Gate()
+    async with open_bench(tmp_path, gate, settings=Settings(limits=LimitSettings(turns=1))) as bench:
+        other = await bench.send("hello", ChatKey("test", "other"))
+        await gate.has(waiting=1)
+        waiting = await bench.send("old")
+        with anyio.fail_after(5):
+            await bench.say("/new")
+        assert "Dropped" in (await waiting.answered()).text
+        fresh = await bench.send("fresh")
+        gate.open()
+        assert (await fresh.answered()).text == "you said fresh"
+        assert (await other.answered()).outcome == "ok"
+        assert [m.text for m in await bench.said()] == ["fresh", "you said fresh"]
+
+
+async def test_a_new_that_can_not_be_stored_loses_nothing(tmp_path: Path) -> None:
+    gate = Gate()
+    async with open_bench(tmp_path, gate) as bench:
+        await bench.send("running")
+        await gate.has(waiting=1)
+        waiting = await bench.send("waits")
+        failpoints.arm("store.end.before=fail")
+        try:
+            assert (await bench.say("/new")).outcome == "failed"
+        finally:
+            failpoints.disarm()
+        gate.open()
+        assert (await waiting.answered()).text == "you said waits"
+        await until(lambda: not bench.gateway.unanswered)

@@ -1,5 +1,6 @@
 """Answers of channels that push: sent in order, each until it has arrived, none lost by a restart."""
 
+import asyncio
 from pathlib import Path
 
 import anyio
@@ -25,12 +26,16 @@ class Messenger:
         self.tries = 0
         self.down = False
         self.rejects = ""
+        self.bugs = 0
 
     async def receive(self, accept: Accept) -> None:
         await anyio.sleep_forever()
 
     async def send(self, answer: Answer) -> None:
         self.tries += 1
+        if self.bugs:
+            self.bugs -= 1
+            raise KeyError("a bug of the channel's")
         if self.down:
             raise TryLater("the messenger is down", after=0)
         if self.rejects and self.rejects in answer.text:
@@ -143,8 +148,71 @@ async def test_a_gateway_that_stops_lets_turns_end_and_their_answers_arrive(tmp_
     async with open_bench(tmp_path, slow, channels={"test": messenger}) as bench:
         await bench.send("hello")
         await anyio.sleep(1)
-        await bench.gateway.drain(20)
+        await bench.gateway.drain(20, asyncio.Event())
         assert messenger.arrived == ["at last"]
         with pytest.raises(Stopping):
             await bench.send("too late")
         assert await bench.store.waiting() == []
+
+
+@pytest.mark.virtual
+async def test_a_stopping_gateway_begins_no_new_turn_and_can_be_hurried(tmp_path: Path) -> None:
+    async def slow(messages: object, emit: object) -> str:
+        await anyio.sleep(100)
+        return "at last"
+
+    hurry = asyncio.Event()
+    async with open_bench(tmp_path, slow) as bench:
+        for number in range(3):
+            await bench.send(str(number))
+        await anyio.sleep(1)
+        async with anyio.create_task_group() as group:
+            started = anyio.current_time()
+            group.start_soon(bench.gateway.drain, 1000, hurry)
+            await anyio.sleep(150)
+        assert anyio.current_time() - started == pytest.approx(150, abs=1)
+        assert len(bench.model.requests) == 1
+        assert len(await bench.store.waiting()) == 2
+    async with open_bench(tmp_path, slow) as bench:
+        await anyio.sleep(1)
+        async with anyio.create_task_group() as group:
+            group.start_soon(bench.gateway.drain, 1000, hurry)
+            await anyio.sleep(5)
+            hurry.set()
+            started = anyio.current_time()
+        assert anyio.current_time() - started < 1
+
+
+@pytest.mark.virtual
+async def test_an_answer_whose_sending_can_not_be_noted_is_not_sent_again(tmp_path: Path) -> None:
+    messenger = Messenger()
+    async with open_bench(tmp_path, echo, channels={"test": messenger}) as bench:
+        failpoints.arm("store.sent.before=fail:1")
+        try:
+            await bench.say("one")
+            await anyio.sleep(60)
+        finally:
+            failpoints.disarm()
+        await bench.say("two")
+        await anyio.sleep(60)
+    async with open_bench(tmp_path, echo, channels={"test": messenger}):
+        await anyio.sleep(60)
+    assert messenger.arrived == ["you said one", "you said two"]
+
+
+@pytest.mark.virtual
+async def test_a_channels_bug_costs_no_answer(tmp_path: Path) -> None:
+    messenger = Messenger()
+    messenger.bugs = 2
+    async with open_bench(tmp_path, echo, channels={"test": messenger}) as bench:
+        await bench.say("one")
+        await anyio.sleep(60)
+        assert messenger.arrived == ["you said one"]
+        messenger.bugs = 1000
+        await bench.say("two")
+        await anyio.sleep(600)
+        assert len(await bench.store.unsent()) == 1  # left for the next start
+    messenger.bugs = 0
+    async with open_bench(tmp_path, echo, channels={"test": messenger}):
+        await anyio.sleep(60)
+    assert messenger.arrived == ["you said one", "you said two"]

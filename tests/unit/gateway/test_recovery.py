@@ -93,6 +93,7 @@ async def test_a_stopped_turns_open_calls_do_not_spoil_the_next_one(tmp_path: Pa
         await bench.say("/stop")
         assert (await bench.say("and now")).text == "fine"
         kinds = [type(message).__name__ for message in await bench.said()]
-        assert kinds.count("ToolMessage") == 1
+        # Providers reject a history in which a call is not followed by its result.
+        assert kinds[:5] == ["UserMessage", "AssistantMessage", "ToolMessage", "AssistantMessage", "UserMessage"]
         last = bench.model.requests[-1][2]
-        assert b"interrupted" in b"".join(last)
+        assert b"interrupted" in last[2]

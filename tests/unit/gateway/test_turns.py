@@ -143,3 +143,23 @@ async def test_an_answer_that_can_not_be_stored_is_stored_once_that_works_again(
         assert answer.text == "you said hello"
         assert len(bench.model.requests) == 1
         assert [m.text for m in await bench.said()] == ["hello", "you said hello"]
+
+
+async def test_a_step_of_which_a_part_can_not_be_stored_is_not_taken_for_stored(tmp_path: Path) -> None:
+    async def script(messages: Sequence[Message], emit: Any) -> AssistantMessage | str:
+        return "done" if isinstance(messages[-1], ToolMessage) else calls(("list_files", "{}"), ("list_files", "{}"))
+
+    for pass_number in range(1, 5):
+        folder = tmp_path / str(pass_number)
+        folder.mkdir()
+        async with open_bench(folder, script) as bench:
+            failpoints.arm(f"store.append.before=fail:{pass_number}")
+            try:
+                answer = await bench.say("hello")
+            finally:
+                failpoints.disarm()
+            assert answer.error == "store_error"
+            kinds = [type(message).__name__ for message in await bench.said()]
+            assert kinds[:2] == ["UserMessage", "AssistantMessage"]
+            assert kinds.count("ToolMessage") == (2 if len(kinds) > 2 and "ToolMessage" in kinds else 0)
+            assert (await bench.say("again")).text == "done"
