@@ -144,9 +144,6 @@ def run(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
         factory: Callable[[], asyncio.AbstractEventLoop] | None = None
     else:
         factory = uvloop.new_event_loop
-    # The store's threads give the interpreter up at every statement. With the usual 5 ms they would wait that
-    # long to get it back from a busy loop, each time.
-    sys.setswitchinterval(0.0005)
     with asyncio.Runner(loop_factory=factory) as runner:
         return runner.run(main())
 

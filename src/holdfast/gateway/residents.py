@@ -87,14 +87,23 @@ class Residents:
                     self._within.move_to_end(restored, last=False)
 
     async def stays(self, seat: Seat) -> bool:
-        """Whether the agent stays: at once when there is mail, else after waiting for a ring of its bell."""
-        if not seat.mailbox and (seat.session in self._over or not await seat.wait(self.idle_ttl)) and not seat.mailbox:
-            return False
+        """Whether the agent stays: at once when there is mail, else after waiting for a ring of its bell.
+
+        Both the end of a turn and the next message are a use. So who was over the limit while it was busy is not
+        sent away right after its answer, when it is likeliest to be needed again; the least recently used is.
+        """
+        self._touch(seat)
+        if not seat.mailbox:
+            if not await seat.wait(self.idle_ttl) and not seat.mailbox:
+                return False
+            self._touch(seat)
+        return True
+
+    def _touch(self, seat: Seat) -> None:
         if self._over.pop(seat.session, None) is None:
             self._within.move_to_end(seat.session)
         else:
             self._sit(seat)
-        return True
 
     def _sit(self, seat: Seat) -> None:
         """Take the newest place; the oldest within the limit may have to make room for it."""

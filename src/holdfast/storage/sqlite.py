@@ -33,13 +33,13 @@ def prepare_to_write(db: sqlite3.Connection, durability: Durability) -> None:
         "secure_delete = FAST",
         "wal_autocheckpoint = 1000",
         "journal_size_limit = 16777216",
-        "cache_size = -4096",
+        "cache_size = -512",
     ):
         db.execute(f"PRAGMA {setting}")
 
 
 def prepare_to_read(db: sqlite3.Connection) -> None:
-    for setting in ("query_only = ON", "cache_size = -1024"):
+    for setting in ("query_only = ON", "cache_size = -256"):
         db.execute(f"PRAGMA {setting}")
 
 
