@@ -110,7 +110,7 @@ async def open_app(
             async with open_server(surface, listener) as address:
                 announce(address.url)
                 yield Running(address.url, token, choice.name, choice.provider, choice.why, places)
-                await gateway.drain(DRAIN, hurry or asyncio.Event())
+                await gateway.drain(DRAIN, hurry)
 
 
 async def serve(settings: Settings, places: Places, *, on_ready: Callable[[Running], None]) -> None:

@@ -271,7 +271,7 @@ class _Chunks:
         except HungUp:
             raise
         except HoldfastError as error:  # the stream has begun: the status can't tell any more
-            yield data(ErrorBody(refusal(error, leaving=audience.exchange.surface.gateway.leaving).problem))
+            yield data(ErrorBody(refusal(error).problem))
 
     def _written(self, events: Iterable[Event]) -> Iterable[bytes]:
         for event in events:

@@ -6,7 +6,7 @@ import msgspec
 import structlog
 
 from holdfast.api.replies import Header, Reply
-from holdfast.core.errors import DuplicateMail, HoldfastError, NotFound, StoreError, TryLater
+from holdfast.core.errors import DuplicateMail, HoldfastError, NotFound, Stopping, StoreError, TryLater
 from holdfast.core.events import Answered
 from holdfast.core.messages import Answer
 
@@ -68,26 +68,19 @@ class HungUp(HoldfastError):
     """The client is gone; nobody hears an answer."""
 
 
-class Leaving(TryLater):
-    """The gateway is stopping."""
-
-    def __init__(self) -> None:
-        super().__init__("The gateway is stopping; try again in a moment.", after=5)
-
-
 def bad(message: str, param: str | None = None, *, code: str | None = None) -> Refusal:
     """The request is wrong, and so is every repetition of it."""
     return Refusal(400, message, param=param, code=code)
 
 
-def refusal(error: HoldfastError, *, leaving: bool) -> Refusal:
+def refusal(error: HoldfastError) -> Refusal:
     """What HTTP says about an error."""
     match error:
         case Refusal():
             return error
+        case Stopping():
+            return Refusal(503, str(error), code="stopping", after=error.after)
         case TryLater():
-            if leaving or isinstance(error, Leaving):
-                return Refusal(503, str(error), code="stopping", after=error.after)
             return Refusal(429, str(error), code="rate_limit_exceeded", after=error.after)
         case DuplicateMail():
             return Refusal(422, str(error), code="idempotency_key_reused")

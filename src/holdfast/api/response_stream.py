@@ -78,7 +78,7 @@ class ResponseEvents:
         except HungUp:
             raise
         except HoldfastError as error:  # the stream has begun: the status can't tell any more
-            problem = refusal(error, leaving=audience.exchange.surface.gateway.leaving).problem
+            problem = refusal(error).problem
             yield self._event("error", code=problem.code, message=problem.message, param=None)
 
     def _told(self, events: Iterable[Event], answer: Answer | None) -> Iterator[bytes]:

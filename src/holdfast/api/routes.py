@@ -10,7 +10,7 @@ import structlog
 from holdfast.api import errors, sse
 from holdfast.api.assets import load_assets
 from holdfast.api.auth import Doorkeeper
-from holdfast.api.errors import HungUp, Leaving, Refusal
+from holdfast.api.errors import HungUp, Refusal
 from holdfast.api.exchange import Exchange, Receive, Scope, Send, Shared
 from holdfast.api.metrics import Metrics
 from holdfast.api.operation import Operation
@@ -18,7 +18,7 @@ from holdfast.api.operations import OPERATIONS
 from holdfast.api.patience import Patience
 from holdfast.api.replies import Date, Header, Reply, Stream
 from holdfast.api.surface import Surface
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, Stopping
 
 log = structlog.get_logger(__name__)
 
@@ -80,14 +80,14 @@ class Application:
     async def _answer(self, operation: Operation, exchange: Exchange) -> Reply | Stream:
         try:
             if self._leaving:
-                raise Leaving
+                raise Stopping
             if not operation.is_open:
                 self._doorkeeper.check(exchange.headers)
             return await operation.endpoint(exchange)
         except HungUp:
             raise
         except HoldfastError as error:
-            return errors.reply(errors.refusal(error, leaving=self._surface.gateway.leaving))
+            return errors.reply(errors.refusal(error))
         except Exception:  # the edge of a request: the others go on
             log.exception("a request broke", route=operation.path)
             return errors.reply(Refusal(500, errors.BROKE, code="internal_error"))
@@ -96,7 +96,7 @@ class Application:
         """Let every open request go with an answer to that effect, and take no more."""
         self._leaving = True
         for exchange in list(self._open):
-            exchange.end(Leaving())
+            exchange.end(Stopping())
         self._shared.for_answers.run_out()
         self._shared.for_news.run_out()
 

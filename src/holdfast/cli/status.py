@@ -63,8 +63,8 @@ def report(status: dict[str, Any], now: float) -> str:
         ("model", status["model"]),
         ("memory", _size(status["rss"])),
         ("descriptors", str(status["descriptors"])),
-        ("threads", f"{len(status['threads'])}: {', '.join(status['threads'])}"),
-        ("children", ", ".join(map(str, status["children"])) or "none"),
+        ("threads", f"{len(status['threads'])}: {_held(status['threads'])}"),
+        ("children", _held(status["children"]) or "none"),
         ("sessions", f"{len(status['sessions'])} awake, {status['residents']} of them with a warm agent"),
     ]
     held = [
@@ -121,3 +121,7 @@ def _moment(when: float) -> str:
     from datetime import datetime
 
     return datetime.fromtimestamp(when).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _held(things: list[dict[str, str]]) -> str:
+    return ", ".join(f"{thing['name']} of {thing['owner']}" for thing in things)

@@ -114,6 +114,9 @@ class TryLater(HoldfastError):
 class Stopping(TryLater):
     """The gateway is stopping; its next start takes the message."""
 
+    def __init__(self, message: str = "The gateway is stopping; try again in a moment.", *, after: float = 5.0) -> None:
+        super().__init__(message, after=after)
+
 
 class DuplicateMail(HoldfastError):
     """This id was used before, for another message."""

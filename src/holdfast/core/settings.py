@@ -97,7 +97,7 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How much may be under way; whoever comes on top is told to come back later."""
 
     mailbox: Annotated[int, Meta(description="Messages that wait in one chat.", ge=1)] = 32
-    turns: Annotated[int, Meta(description="Turns in flight.", ge=1)] = 2000
+    turns: Annotated[int, Meta(description="Turns in flight; the next one waits until one ends.", ge=1)] = 2000
     inbox: Annotated[int, Meta(description="Messages that wait in all chats together.", ge=1)] = 100_000
 
 

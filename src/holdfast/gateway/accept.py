@@ -77,7 +77,7 @@ class Gateway:
         and `StoreError` when it can't be stored: in each case it was not taken.
         """
         if self.leaving:
-            raise Stopping("The gateway is stopping; try again in a moment.", after=5)
+            raise Stopping
         if self.unanswered >= self.settings.limits.inbox:
             raise TryLater("The gateway has too much to do; try again in a while.", after=30)
         wakes = incoming.chat not in self.awake and incoming.history is None
@@ -234,7 +234,7 @@ class Gateway:
         finally:
             chat.commands.remove(mail)
             if not mail.done:  # the gateway leaves; the command stays in the inbox
-                mail.fail(Stopping(LEAVING, after=5))
+                mail.fail(Stopping(LEAVING))
             chat.release()
 
     async def _seen_before(self, chat: AwakeChat, incoming: Incoming, accepted: Accepted) -> Mail:
@@ -266,12 +266,14 @@ class Gateway:
         if waiting or answers:
             log.info("taking up what was left", unanswered=len(waiting), unsent=len(answers))
 
-    async def drain(self, seconds: float, hurry: asyncio.Event) -> None:
+    async def drain(self, seconds: float, hurry: asyncio.Event | None = None) -> None:
         """Accept nothing more, and let running turns come to their end and their answers arrive,
         unless someone is in a hurry."""
         self.leaving = self._hosting.leaving = True
         with anyio.move_on_after(seconds):
-            while any(chat.is_busy for chat in self.awake.values()) and not hurry.is_set():  # noqa: ASYNC110 - once
+            while any(chat.is_busy for chat in self.awake.values()):
+                if hurry and hurry.is_set():
+                    return
                 await anyio.sleep(0.02)
 
 

@@ -72,7 +72,7 @@ class Hosting:
                 forget()
         finally:
             for mail in chat.mailbox.drain():  # only when the gateway leaves; they stay in the inbox
-                mail.fail(Stopping(LEAVING, after=5))
+                mail.fail(Stopping(LEAVING))
 
     def pushes(self, key: ChatKey) -> bool:
         """Whether answers are sent to this chat, rather than collected there."""
@@ -175,7 +175,7 @@ class Hosting:
                 await self._turns.run(chat, session, agent, mail, push=self.pushes(chat.key))
             finally:
                 if not mail.done:  # the gateway leaves; the message stays in the inbox
-                    mail.fail(Stopping(LEAVING, after=5))
+                    mail.fail(Stopping(LEAVING))
         finally:
             self._slots.give_back()
 

@@ -28,6 +28,13 @@ class SessionStatus(msgspec.Struct, frozen=True):
     waiting: int
 
 
+class Held(msgspec.Struct, frozen=True):
+    """A thread or a child process, and who it belongs to."""
+
+    name: str
+    owner: str
+
+
 class Status(msgspec.Struct, frozen=True):
     version: str
     started: float
@@ -38,8 +45,8 @@ class Status(msgspec.Struct, frozen=True):
     transports: list[Entry]
     rss: int
     descriptors: int
-    threads: list[str]
-    children: list[int]
+    threads: list[Held]
+    children: list[Held]
 
 
 def take_status(gateway: "Gateway", ledger: Ledger, *, version: str, started: float) -> Status:
@@ -54,8 +61,8 @@ def take_status(gateway: "Gateway", ledger: Ledger, *, version: str, started: fl
         transports=[entry for entry in entries if entry.kind == "socket pool"],
         rss=rss(),
         descriptors=count_descriptors(),
-        threads=sorted(thread.name for thread in threading.enumerate()),
-        children=children(),
+        threads=sorted((_thread(thread.name) for thread in threading.enumerate()), key=lambda held: held.name),
+        children=[_child(pid, entries) for pid in children()],
     )
 
 
@@ -74,6 +81,19 @@ def _session(chat: AwakeChat) -> SessionStatus:
         owns=session.owns,
         waiting=len(chat.mailbox),
     )
+
+
+_THREADS = {"store-": "the store", "AnyIO worker": "the tools"}
+
+
+def _thread(name: str) -> Held:
+    return Held(name, next((owner for start, owner in _THREADS.items() if name.startswith(start)), "process"))
+
+
+def _child(pid: int, entries: list[Entry]) -> Held:
+    """A child that someone opened is in the ledger under its number."""
+    name = str(pid)
+    return Held(name, next((e.owner for e in entries if e.kind == "process" and e.name == name), "process"))
 
 
 def count_descriptors() -> int:

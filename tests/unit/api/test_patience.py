@@ -5,9 +5,9 @@ import asyncio
 import anyio
 import pytest
 
-from holdfast.api.errors import Leaving
 from holdfast.api.exchange import Exchange
 from holdfast.api.patience import Patience
+from holdfast.core.errors import Stopping
 
 SCOPE = {"headers": [], "query_string": b""}
 
@@ -84,10 +84,10 @@ async def test_a_wait_ends_with_what_came_or_with_a_timeout_or_with_the_exchange
     with pytest.raises(TimeoutError):
         await waiting.wait(lambda: after(101), patience)
     assert await waiting.wait(lambda: after(99), patience) == "came"  # and it can wait again
-    asyncio.get_running_loop().call_later(50, waiting.end, Leaving())
-    with pytest.raises(Leaving):
+    asyncio.get_running_loop().call_later(50, waiting.end, Stopping())
+    with pytest.raises(Stopping):
         await waiting.wait(lambda: after(99), patience)
-    with pytest.raises(Leaving):
+    with pytest.raises(Stopping):
         await waiting.wait(lambda: after(99), patience)
     assert asyncio.current_task().cancelling() == 0
 

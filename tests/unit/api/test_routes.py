@@ -8,7 +8,7 @@ import pytest
 import holdfast
 from holdfast.api import errors
 from holdfast.api.operations import OPERATIONS
-from holdfast.core.errors import NotFound, StoreFull
+from holdfast.core.errors import NotFound, Stopping, StoreFull
 
 pytestmark = pytest.mark.anyio
 
@@ -80,8 +80,8 @@ async def test_a_store_that_can_not_store_is_told_with_503(serve, monkeypatch):
 
 
 def test_errors_become_statuses():
-    assert errors.refusal(NotFound("no"), leaving=False).status == 404
-    assert errors.refusal(errors.Leaving(), leaving=False).status == 503
+    assert errors.refusal(NotFound("no")).status == 404
+    assert errors.refusal(Stopping()).status == 503
 
 
 def test_every_operation_stands_in_the_reference():

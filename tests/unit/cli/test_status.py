@@ -48,8 +48,8 @@ STATUS = {
     "transports": [{"kind": "transport", "name": "https://example.org", "owner": "process", "since": NOW - 90}],
     "rss": 81_234_567,
     "descriptors": 23,
-    "threads": ["MainThread", "store-writer"],
-    "children": [4711],
+    "threads": [{"name": "MainThread", "owner": "process"}, {"name": "store-writer", "owner": "the store"}],
+    "children": [{"name": "4711", "owner": "s1"}],
 }
 
 
@@ -60,8 +60,8 @@ def test_everything_is_told_with_its_owner() -> None:
         "model some-model",
         "memory 81 MB",
         "descriptors 23",
-        "threads 2: MainThread, store-writer",
-        "children 4711",
+        "threads 2: MainThread of process, store-writer of the store",
+        "children 4711 of s1",
         "sessions 2 awake, 1 of them with a warm agent",
         "",
         "database /data/holdfast.db of the process for 3 min",

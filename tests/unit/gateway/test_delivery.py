@@ -148,7 +148,7 @@ async def test_a_gateway_that_stops_lets_turns_end_and_their_answers_arrive(tmp_
     async with open_bench(tmp_path, slow, channels={"test": messenger}) as bench:
         await bench.send("hello")
         await anyio.sleep(1)
-        await bench.gateway.drain(20, asyncio.Event())
+        await bench.gateway.drain(20)
         assert messenger.arrived == ["at last"]
         with pytest.raises(Stopping):
             await bench.send("too late")
