@@ -60,6 +60,9 @@ def init(
     key = values.get(("model", "api_key"))
     if isinstance(key, dict) and not os.environ.get(key["env"]):
         typer.echo(f"Set {key['env']} before the gateway starts; it is not set here.")
+    if values.get(("channels", "telegram", "token")):
+        typer.echo("Telegram needs one more package: scripts/setup telegram, or pip install 'holdfast[telegram]'.")
+    typer.echo("The gateway reads it when it starts: holdfast serve, or scripts/serve in a clone.")
 
 
 def _refuse(message: str) -> NoReturn:

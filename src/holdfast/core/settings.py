@@ -32,7 +32,7 @@ _PEOPLE = {"allowed": "a list of user ids (numbers) and @names"}
 
 
 class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The web server: the API, the web chat and the admin pages."""
+    """The web server: the API, the web chat and what operators need."""
 
     host: Annotated[
         str, Meta(description="The address to listen on; 0.0.0.0 is every address.", pattern=r"^\S+$", extra=_HOST)

@@ -160,7 +160,7 @@ def _help(tools: Sequence[ToolSpec]) -> str:
     first = f"Tools that I have here, to be asked for in plain words:\n\n{named}\n\n" if tools else ""
     return (
         f"{first}Try:\n\n"
-        "- `list files`, `read README.md`, `run ls -la`, several joined by *and*, as far as I have tools for it\n"
+        "- `list files`, `read notes.txt` or any other tool by its name, several joined by *and*\n"
         '- `use <tool> with {"argument": "value"}` for any tool\n'
         "- `count to 500` or `write a long text`, then stop me\n"
         "- `say <anything>`, `think`, `fail`\n\n"

@@ -50,6 +50,6 @@ def open_channel(
             raise
         raise SettingsError(
             "[channels.telegram] token is set, but what talks to Telegram is not installed; "
-            "run pip install 'holdfast[telegram]', or remove the token."
+            "run scripts/setup telegram in a clone, or else pip install 'holdfast[telegram]'; or remove the token."
         ) from None
     return channel.open_channel(settings, ledger, clock, pace=pace)
