@@ -110,7 +110,7 @@ async def test_a_messenger_that_is_down_holds_up_nothing_and_loses_nothing(
     async with api.refusing():
         api.say("say one")
         gateway.launch()
-        await api.until(lambda: gateway.ready)
+        await api.until(lambda: gateway.ready and "can't be reached" in gateway.output)
     with api.failing(bad_gateway(), "sendMessage"):
         await api.until(lambda: len(api.made("sendMessage")) >= 2)
     api.say("say two")

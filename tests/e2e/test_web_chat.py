@@ -293,6 +293,7 @@ def test_two_windows_show_the_same_conversation(page: Page) -> None:
     answer_of(say(page, "say from the first window"))
     other = page.context.new_page()
     other.goto(page.url)
+    expect(other.locator(".answer .parts")).to_have_text(["from the first window"])
     answer_of(say(other, "say from the second window"))
     page.bring_to_front()
     page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
