@@ -100,9 +100,14 @@ async def _use(call: ToolCall, tools: ToolSet, where: ToolContext) -> ToolMessag
     if tool is None:
         return failed(f"There is no tool {call.name!r}. The tools are: {', '.join(tools.by_name) or 'none'}.")
     try:
-        return ToolMessage(call.id, call.name, await tool.run(where, call.arguments))
+        return ToolMessage(call.id, call.name, _sendable(await tool.run(where, call.arguments)))
     except ToolFailed as reason:
-        return failed(str(reason))
+        return failed(_sendable(str(reason)))
     except Exception:  # a tool's bug ends neither the turn nor the session
         log.exception("a tool broke", tool=call.name, session=where.session)
         return failed(f"{call.name} broke unexpectedly; the operator's log has the details. Try another way.")
+
+
+def _sendable(text: str) -> str:
+    """Without halves of characters, which a file's name may have and no wire can carry."""
+    return text.encode("utf-8", "replace").decode()

@@ -81,7 +81,7 @@ class ToolContext(msgspec.Struct, frozen=True):
     session: SessionId
     chat: ChatKey
     folder: Path
-    """The session's own folder; made at its first use."""
+    """The session's own folder; it comes into being with its first file."""
 
 
 class Tool(Protocol):

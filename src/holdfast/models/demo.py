@@ -55,7 +55,7 @@ class DemoModel:
         messages = [_decode_message(message) for message in request.messages]
         tools = _decode_tools(request.tools) if request.tools else []
         reply = _reply(messages, tools)
-        words = re.findall(r"\s*\S+\s*", reply.text) or ([reply.text] if reply.text else [])
+        words = re.findall(r"\S+\s*|\s+", reply.text)
         most = request.sampling.max_tokens or len(words)
         await anyio.lowlevel.checkpoint()
         if request.stream:

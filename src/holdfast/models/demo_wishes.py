@@ -12,7 +12,8 @@ from holdfast.core.protocols import ToolSpec
 _POLITE = re.compile(
     r"^(?:(?:please|now|then|and|also|can you|could you|would you|kindly|i want you to|let's|go and)\s+)+", re.I
 )
-_JOINTS = re.compile(r"(\s*(?:;|,?\s+and\s+then|,?\s+then|,?\s+and)\s+)", re.I)
+# Beginning only where no space or comma stands before: or a long run of spaces would be tried from each of them.
+_JOINTS = re.compile(r"((?<!\s)\s*;\s+|(?<![\s,]),?\s+(?:and\s+then|then|and)\s+)", re.I)
 _BY_NAME = re.compile(
     r"^(?:use|call|run|invoke|try)\s+(?:the\s+)?(?:tool\s+)?(\w[\w.-]*)(?:\s+tool)?(?:\s+(.*))?$", re.I | re.S
 )
@@ -21,6 +22,9 @@ _FILLERS = re.compile(
     r"path|contents?)\b\s*)+",
     re.I,
 )
+
+_LONGEST_WISH = 4000
+_MOST_JOINTS = 20
 
 _OTHER_WORDS = {
     "run": ("run", "terminal", "shell", "execute", "exec", "bash", "command"),
@@ -52,7 +56,9 @@ class _Schema(msgspec.Struct):
 
 def wished_calls(text: str, tools: Sequence[ToolSpec], *, number: int) -> tuple[ToolCall, ...]:
     """The tool calls that a sentence asks for; "and" joins several. `number` makes their ids new."""
-    pieces = _JOINTS.split(text.strip())
+    if len(text) > _LONGEST_WISH:
+        return ()
+    pieces = _JOINTS.split(text.strip(), maxsplit=_MOST_JOINTS)
     clauses = [pieces[0]]
     for joint, piece in zip(pieces[1::2], pieces[2::2], strict=True):
         if _wish(piece, tools) and _wish(clauses[-1], tools):

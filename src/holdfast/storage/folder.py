@@ -43,14 +43,30 @@ def open_folder(data: Path, lock: Path, ledger: Ledger) -> Iterator[Callable[[st
 def keep_token(path: Path) -> str:
     """The token that clients must show: made once, readable by its owner alone."""
     try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    except FileExistsError:
-        token = path.read_text().strip()
-        if token:
-            path.chmod(0o600)
-            return token
+        return _kept(path) or _made(path)
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not text"
+        raise SettingsError(
+            f"{path}: the token can't be kept here ({reason}): remove it, and it is made anew"
+        ) from None
+
+
+def _kept(path: Path) -> str:
+    try:
+        token = path.read_text(encoding="ascii").strip()
+    except FileNotFoundError:
+        return ""
+    if not token:
         path.unlink()  # a crash came between making and writing it
-        return keep_token(path)
+    elif len(token.split()) > 1:
+        raise SettingsError(f"{path}: a token is one word: remove the file, and a token is made anew")
+    else:
+        path.chmod(0o600)
+    return token
+
+
+def _made(path: Path) -> str:
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     token = secrets.token_urlsafe(32)
     with os.fdopen(handle, "w") as file:
         file.write(token + "\n")

@@ -18,6 +18,7 @@ T = TypeVar("T")
 MOST_LINES = 2000
 MOST_BYTES = 50_000
 MOST_ENTRIES = 500
+EMPTY = "[The folder is empty.]"
 
 
 @tool(toolset="files", concurrent=True)
@@ -53,7 +54,6 @@ async def _in_thread(work: Callable[[], T]) -> T:
 
 def resolve(folder: Path, path: str) -> Path:
     """The real path, if it lies inside the folder once every link and `..` is followed."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     root = folder.resolve()
     if "\0" in path:
         raise ToolFailed("A path can't contain a NUL character.")
@@ -111,6 +111,8 @@ def _lines(file: BinaryIO, start: int, lines: int) -> str:
 
 def _list(folder: Path, path: str, depth: int) -> str:
     top = resolve(folder, path)
+    if top == folder.resolve() and not top.exists():
+        return EMPTY  # reading makes nothing: the folder comes into being with its first file
     if not top.exists():
         raise ToolFailed(f"There is no folder {path}.")
     if not top.is_dir():
@@ -124,4 +126,4 @@ def _list(folder: Path, path: str, depth: int) -> str:
             folders.clear()
         if len(found) > MOST_ENTRIES:
             return "\n".join([*found[:MOST_ENTRIES], f"[More follows: only the first {MOST_ENTRIES} are shown.]"])
-    return "\n".join(found) or "[The folder is empty.]"
+    return "\n".join(found) or EMPTY

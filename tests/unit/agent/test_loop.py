@@ -175,3 +175,13 @@ async def test_cancelling_ends_a_tool_where_it_waits() -> None:
         group.cancel_scope.cancel()
     assert ended
     assert stage.context.unanswered
+
+
+async def test_half_a_character_in_a_tools_result_spoils_no_request() -> None:
+    async def lists(context: ToolContext) -> str:
+        """List a file whose name is not UTF-8."""
+        return "bad\udcff"
+
+    stage = Stage(calling_once(("lists", "{}")), [tool(lists)])
+    assert (await stage.run()).message.text == "done"
+    assert [result.text for result in stage.results] == ["bad?"]

@@ -1,5 +1,6 @@
 """Plain words that become tool calls."""
 
+import time
 from typing import Any
 
 import msgspec
@@ -91,3 +92,14 @@ def test_every_tool_can_be_called_by_its_name() -> None:
         for text in (f"use {tool.name}", f'call {tool.name} {{"x": 1}}', f'{tool.name} {{"x": 1}}'):
             (call,) = wished_calls(text, TOOLSET, number=1)
             assert call.name == tool.name
+
+
+@pytest.mark.parametrize("text", ["x" + " " * 3900 + "y", "x " + "and " * 900, "x" + ", " * 1900, "say" + " ;" * 1900])
+def test_no_text_takes_long_to_understand(text: str) -> None:
+    started = time.process_time()
+    wished_calls(text, [tool.spec for tool in TOOLS], number=1)
+    assert time.process_time() - started < 1  # it took a minute when each space of a run was tried
+
+
+def test_a_text_too_long_for_a_wish_is_none() -> None:
+    assert wished_calls("list files " + "x" * 5000, [tool.spec for tool in TOOLS], number=1) == ()

@@ -112,7 +112,9 @@ async def test_folders_are_listed_to_the_wanted_depth(context: ToolContext) -> N
 async def test_a_folder_that_does_not_exist_yet_is_empty(context: ToolContext) -> None:
     context.folder.rmdir()
     assert await use(list_files, context) == "[The folder is empty.]"
-    assert context.folder.stat().st_mode & 0o777 == 0o700
+    with pytest.raises(ToolFailed, match="There is no file"):
+        await use(read_file, context, path="notes")
+    assert not context.folder.exists()  # reading makes nothing
 
 
 @pytest.mark.parametrize(
