@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -15,6 +15,9 @@ from holdfast.core.scopes import Mailbox
 log = structlog.get_logger(__name__)
 
 WARN_EVERY = 60.0
+LINGER = 0.1
+"""How long an idle agent over the limit stays: where more chats are busy than there are seats, each would otherwise
+leave between an answer and the message that follows it at once, and be built anew for it."""
 
 
 class Seat:
@@ -25,6 +28,7 @@ class Seat:
         self.agent = agent
         self.idle = False
         self._leave = False
+        self._lingering: asyncio.TimerHandle | None = None
         self.mailbox = mailbox
 
     def ask_to_leave(self) -> bool:
@@ -34,6 +38,11 @@ class Seat:
             self.mailbox.ring()
         return self.idle
 
+    def linger(self, then: Callable[[], None]) -> None:
+        """Be looked at again in a moment, if it is still idle then."""
+        if self._lingering is None:
+            self._lingering = asyncio.get_running_loop().call_later(LINGER, then)
+
     async def wait(self, ttl: float) -> bool:
         """Until its bell rings; false when someone asked it to leave, or it has waited for too long."""
         self.idle, self._leave = True, False
@@ -42,6 +51,9 @@ class Seat:
             await self.mailbox.arrival()
         finally:
             timer.cancel()
+            if self._lingering:
+                self._lingering.cancel()
+                self._lingering = None
             self.idle = False
         return not self._leave
 
@@ -111,8 +123,14 @@ class Residents:
         if len(self._within) > self.limit:
             oldest, displaced = self._within.popitem(last=False)
             self._over[oldest] = displaced
-            if not displaced.ask_to_leave():
+            if displaced.idle:
+                displaced.linger(lambda: self._send_away(displaced))
+            else:
                 self._warn()
+
+    def _send_away(self, seat: Seat) -> None:
+        if seat.session in self._over:
+            seat.ask_to_leave()
 
     def _warn(self) -> None:
         now = asyncio.get_running_loop().time()
