@@ -62,7 +62,7 @@ class Residents:
     """The order of residents, in two parts: within the limit, and the oldest, which are over it.
 
     The limit is soft: a turn is never refused, delayed or cut short for it. Who is over the limit
-    leaves as soon as it is idle; a busy one stays, and no newer one pays for it. Every step is O(1).
+    leaves once it has been idle for a moment; a busy one stays, and no newer one pays for it. Every step is O(1).
     """
 
     def __init__(self, limit: int, idle_ttl: float) -> None:

@@ -161,5 +161,5 @@ async def test_a_step_of_which_a_part_can_not_be_stored_is_not_taken_for_stored(
             assert answer.error == "store_error"
             kinds = [type(message).__name__ for message in await bench.said()]
             assert kinds[:2] == ["UserMessage", "AssistantMessage"]
-            assert kinds.count("ToolMessage") == (2 if len(kinds) > 2 and "ToolMessage" in kinds else 0)
+            assert kinds.count("ToolMessage") == 2  # each call has its result, whichever write failed
             assert (await bench.say("again")).text == "done"
