@@ -21,8 +21,15 @@ class SystemMessage(msgspec.Struct, frozen=True, tag="system"):
     text: str
 
 
-class UserMessage(msgspec.Struct, frozen=True, tag="user"):
+class UserMessage(msgspec.Struct, frozen=True, tag="user", omit_defaults=True):
     text: str
+    notes: tuple[str, ...] = ()
+    """What the model should know besides, and the user did not write."""
+
+    @property
+    def told(self) -> str:
+        """What the model reads."""
+        return "\n\n".join((*(f"[{note}]" for note in self.notes), self.text))
 
 
 class AssistantMessage(msgspec.Struct, frozen=True, tag="assistant", omit_defaults=True):

@@ -5,6 +5,7 @@ Openers are async context managers; leaving the block is how things end, and the
 
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import AbstractAsyncContextManager
+from math import inf
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -30,6 +31,8 @@ class ModelRequest(msgspec.Struct, frozen=True):
     sampling: Sampling = Sampling()
     stream: bool = True
     """False when nobody looks on: the answer comes in one piece, which is cheaper."""
+    reasoning: str = ""
+    """How hard to think, in the provider's words; empty: as it likes. Never part of the prefix."""
 
 
 class ModelAnswer(msgspec.Struct, frozen=True):
@@ -75,6 +78,10 @@ class ToolSpec(msgspec.Struct, frozen=True):
     parameters: msgspec.Raw
 
 
+Opener = Callable[[], AbstractAsyncContextManager[Any]]
+Own = Callable[[str, Opener], Awaitable[Any]]
+
+
 class ToolContext(msgspec.Struct, frozen=True):
     """What a tool may know of where it runs. Lives for one turn."""
 
@@ -82,6 +89,8 @@ class ToolContext(msgspec.Struct, frozen=True):
     chat: ChatKey
     folder: Path
     """The session's own folder; it comes into being with its first file."""
+    own: "Own"
+    """Opens something once under a name, for as long as the session lasts; again it gives the same thing."""
 
 
 class Tool(Protocol):
@@ -96,6 +105,10 @@ class Tool(Protocol):
     @property
     def concurrent(self) -> bool:
         """Whether it may run beside other calls of the same answer."""
+        ...
+
+    def available(self) -> bool:
+        """Whether it can work here and now; asked when a conversation begins. Quick, and never waits."""
         ...
 
     async def run(self, context: ToolContext, arguments: str) -> str:
@@ -136,6 +149,19 @@ class Commit(Protocol[T_co]):
     def __await__(self) -> Generator[Any, None, T_co]: ...
 
 
+class Controls(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What was set for one conversation. It outlives every agent of it, and ends with it."""
+
+    model: str = ""
+    """The model that answers here; empty: the gateway's own. Never with a key in it."""
+    reasoning: str = ""
+    """How hard the model is to think; empty: as it likes."""
+    notes: tuple[str, ...] = ()
+    """For the model, with the next message, once."""
+    notices: tuple[str, ...] = ()
+    """For the people, with the next answer, once."""
+
+
 class SessionRow(msgspec.Struct, frozen=True, omit_defaults=True):
     """One conversation, as stored."""
 
@@ -146,6 +172,9 @@ class SessionRow(msgspec.Struct, frozen=True, omit_defaults=True):
     title: str = ""
     prompt: str = ""
     """The system prompt, frozen at the conversation's start."""
+    tools: tuple[str, ...] | None = None
+    """The names of its tools, frozen likewise; None: not chosen yet."""
+    controls: Controls = Controls()
     ended: float | None = None
     end_reason: str = ""
     messages: int = 0
@@ -168,6 +197,8 @@ class Woken(msgspec.Struct, frozen=True):
 
     session: SessionRow
     history: list[MessageRow]
+    next_seq: int
+    """The number of the message to come; those that were undone keep theirs."""
 
 
 class Accepted(msgspec.Struct, frozen=True):
@@ -180,6 +211,8 @@ class Accepted(msgspec.Struct, frozen=True):
     """The chat's open conversation, if it was asked for and there is one."""
     asleep: bool = True
     """Nothing is known of the conversation yet: it was not asked for, or is too long to be read on the way."""
+    expired: SessionRow | None = None
+    """Where there is no open conversation: the one that expired, if nobody in the chat was told yet."""
 
 
 class Store(Protocol):
@@ -195,7 +228,14 @@ class Store(Protocol):
         ...
 
     def begin(self, session: SessionRow) -> Commit[None]:
-        """A conversation starts."""
+        """A conversation starts. That an earlier one in its chat had expired counts as told with it.
+
+        One that is there already gets its title, if it had none.
+        """
+        ...
+
+    def control(self, session: SessionId, controls: Controls) -> Commit[None]:
+        """Set what is set for an open conversation."""
         ...
 
     def append(self, session: SessionId, row: MessageRow) -> Commit[None]:
@@ -203,9 +243,16 @@ class Store(Protocol):
         ...
 
     def finish(
-        self, answer: Answer, session: SessionId | None, rows: Sequence[MessageRow], *, push: bool
+        self,
+        answer: Answer,
+        session: SessionId | None,
+        rows: Sequence[MessageRow],
+        *,
+        push: bool,
+        controls: Controls | None = None,
     ) -> Commit[None]:
-        """In one step: the last messages, the answer into the outbox, the mail out of the inbox.
+        """In one step: the last messages, the answer into the outbox, the mail out of the inbox, and the
+        controls if they changed.
 
         With `push` the answer waits in the outbox until `sent`; otherwise it is there to be collected.
         """
@@ -213,13 +260,83 @@ class Store(Protocol):
 
     def sent(self, answer_id: str, when: float) -> Commit[None]: ...
 
-    def end(self, session: SessionId, when: float, reason: str) -> Commit[None]: ...
+    def undo(self, session: SessionId, from_seq: int, when: float) -> Commit[None]:
+        """Mark the messages from `from_seq` on as undone: they stay stored, and belong to no history."""
+        ...
+
+    def end(
+        self, session: SessionId, when: float, reason: str, *, idle_since: float | None = None, hooks: bool = False
+    ) -> Commit[bool]:
+        """End a conversation; whether it was this call that ended it. Its controls go with it.
+
+        With `idle_since`, only if it was not used after that and no mail waits in its chat. With `hooks`, it
+        is among `unconcluded()` until `conclude` is called.
+        """
+        ...
+
+    def conclude(self, session: SessionId, when: float) -> Commit[None]:
+        """All that was to happen at a conversation's end has happened."""
+        ...
+
+    def resume(self, session: SessionId, when: float) -> Commit[bool]:
+        """Open an ended conversation again, and end the one that is open in its chat; false if it is not there."""
+        ...
+
+    # upkeep: each call is a small step, so that nobody waits long behind it
+    def prune_mail(self, before: float, *, after: int = 0) -> Commit[int | None]:
+        """Forget a page of mail and answers that were settled and sent before a time.
+
+        Returns the number to go on after, or None when there is nothing older.
+        """
+        ...
+
+    def prune_session(self, session: SessionId) -> Commit[bool]:
+        """Delete some of an ended conversation's messages; true when nothing of it is left, or it is open."""
+        ...
+
+    def shrink(self) -> Commit[bool]:
+        """Give some of the file's free pages back; false when there are few."""
+        ...
 
     # reads
     async def wake(self, chat: ChatKey) -> Woken | None: ...
 
     async def open_session(self, chat: ChatKey) -> SessionRow | None:
         """The chat's open conversation, without its history."""
+        ...
+
+    async def expired(self, chat: ChatKey) -> SessionRow | None:
+        """The conversation that expired in a chat, if nobody there was told yet."""
+        ...
+
+    async def last_ended(self, chat: ChatKey) -> SessionRow | None:
+        """The conversation of a chat that ended last."""
+        ...
+
+    async def channels(self) -> list[str]:
+        """The channels that have open conversations."""
+        ...
+
+    async def idle(
+        self, channel: str, before: float, *, after: tuple[float, str] = (-inf, ""), limit: int = 100
+    ) -> list[SessionRow]:
+        """A page of a channel's open conversations last used before a time, the longest idle first.
+
+        The next page comes after the last row's `(last_used, id)`.
+        """
+        ...
+
+    async def ended(
+        self, before: float, *, after: tuple[float, str] = (-inf, ""), limit: int = 100
+    ) -> list[SessionRow]:
+        """A page of the conversations that ended before a time, the first ended first.
+
+        The next page comes after the last row's `(ended, id)`.
+        """
+        ...
+
+    async def unconcluded(self, *, limit: int = 100) -> list[SessionRow]:
+        """Ended conversations whose end has not been seen to."""
         ...
 
     async def history(self, session: SessionId) -> list[MessageRow]: ...

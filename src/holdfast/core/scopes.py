@@ -7,11 +7,11 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import structlog
-from anyio import TASK_STATUS_IGNORED, CancelScope, Event, current_time
-from anyio.abc import TaskGroup, TaskStatus
+from anyio import CancelScope, Event, current_time
+from anyio.abc import TaskGroup
 
 log = structlog.get_logger(__name__)
 
@@ -90,7 +90,8 @@ class Keeper:
     """Holds opened things, each in a task of its own for its whole life.
 
     What is entered in one task is left in the same task, whoever asked for it. Leaving `hold` lets go
-    and does not wait: a close that is slow, hangs or fails is bounded and nobody else's business.
+    and does not wait: a close that is slow, hangs or fails is bounded and nobody else's business. So is
+    what there is to undo when the asker is called away while the thing is still being opened.
     """
 
     def __init__(self, group: TaskGroup, grace: float) -> None:
@@ -99,31 +100,51 @@ class Keeper:
 
     @asynccontextmanager
     async def hold(self, opening: AbstractAsyncContextManager[T]) -> AsyncIterator[T]:
-        released = Event()
-        thing = await self._group.start(self._keep, opening, released)
+        held = _Held(opening)
+        self._group.start_soon(held.keep, self._grace)
         try:
-            yield thing
+            yield await held.opened
         finally:
-            released.set()
+            held.let_go()
 
-    async def _keep(
-        self,
-        opening: AbstractAsyncContextManager[Any],
-        released: Event,
-        *,
-        task_status: TaskStatus[Any] = TASK_STATUS_IGNORED,
-    ) -> None:
-        opened = False
-        with CancelScope(shield=True) as bound:  # entered first, so that it can bound the leaving
+
+class _Held(Generic[T]):
+    """One thing that a keeper holds."""
+
+    def __init__(self, opening: AbstractAsyncContextManager[T]) -> None:
+        self._opening = opening
+        self.opened: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._is_open = False
+        self._released = Event()
+        self._bound = CancelScope(shield=True)  # around all of it, so that it can bound the leaving
+
+    def let_go(self) -> None:
+        self._released.set()
+        if not self._is_open:
+            self._bound.cancel()
+
+    async def keep(self, grace: float) -> None:
+        with self._bound:
             try:
-                async with opening as thing:
-                    opened = True
-                    task_status.started(thing)
-                    await released.wait()
-                    bound.deadline = current_time() + self._grace
-            except Exception:
-                if not opened:
-                    raise  # the asker gets it
-                log.exception("failed to close" if released.is_set() else "broke while held", what=repr(opening))
-        if bound.cancelled_caught:
-            log.error("closing took too long and was cut short", what=repr(opening), seconds=self._grace)
+                async with self._opening as thing:
+                    self._is_open = True
+                    if not self.opened.done():
+                        self.opened.set_result(thing)
+                    await self._released.wait()
+                    self._bound.deadline = current_time() + grace
+            except asyncio.CancelledError as stray:
+                if self._bound.cancel_called:
+                    raise
+                # It waited for something of its own that was cancelled. Let out, this would cancel all neighbours.
+                self._fail(RuntimeError("it was cancelled from inside"), stray)
+            except Exception as error:  # noqa: BLE001 - told to the asker, or logged
+                self._fail(error, error)
+        if self._bound.cancelled_caught and self._is_open:
+            log.error("closing took too long and was cut short", what=repr(self._opening), seconds=grace)
+
+    def _fail(self, error: Exception, cause: BaseException) -> None:
+        if not self.opened.done():
+            self.opened.set_exception(error)  # the asker gets it
+        else:
+            event = "failed to close" if self._released.is_set() else "broke while held"
+            log.error(event, what=repr(self._opening), exc_info=cause)

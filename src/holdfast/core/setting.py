@@ -180,6 +180,8 @@ def _allowed(kind: Kind, base: Any, stated: dict[str, Any]) -> str:
         return str(stated["allowed"])
     lowest, highest = stated.get("ge", 0), stated.get("le")
     more = ", more than 0" if "gt" in stated else ""
+    if kind in _UNITS and lowest > 0:
+        more = f", at least {_spelled(lowest, _UNITS[kind])}"
     match kind:
         case "secret":
             return 'text, { env = "NAME" } or { file = "path" }'

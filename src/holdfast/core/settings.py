@@ -30,6 +30,11 @@ _TOOLSETS = {"allowed": "a list of names of toolsets"}
 _MODULES = {"allowed": "a list of names of Python modules"}
 _PEOPLE = {"allowed": "a list of user ids (numbers) and @names"}
 
+_IDLE, _DAILY = r"idle [1-9]\d{0,5} ?(s|min|h|d)", r"daily ([01]?\d|2[0-3]):[0-5]\d"
+_POLICY = rf"(none|({_IDLE}|{_DAILY}|{_IDLE} {_DAILY})( force)?)"
+_POLICIES = {"allowed": '"none", "idle 12 h", "daily 4:00" or "idle 12 h daily 4:00", maybe with "force" behind it'}
+_RULES = {"allowed": 'a list of channels or chats, each with a policy, such as "telegram idle 12 h"'}
+
 
 class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The web server: the API, the web chat and what operators need."""
@@ -110,6 +115,48 @@ class StoreSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = "normal"
 
 
+class ExpirySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """When conversations end by themselves. What ended is kept, and `/resume` brings it back."""
+
+    policy: Annotated[
+        str,
+        Meta(
+            description='They end after some time without a message ("idle 12 h"), at an hour of the day ("daily '
+            '4:00"), at the first of both ("idle 12 h daily 4:00") or never ("none"); with "force" behind it also '
+            "while something that was started there still runs.",
+            pattern=rf"^{_POLICY}$",
+            extra=_POLICIES,
+        ),
+    ] = "none"
+    rules: Annotated[
+        tuple[Annotated[str, Meta(pattern=rf"^\S+ {_POLICY}( [A-Z][A-Za-z0-9_+/-]*)?$")], ...],
+        Meta(
+            description='The same for single channels and chats, such as "telegram idle 12 h" or, with a time zone '
+            "of its own, \"telegram:4711 daily 4:00 Europe/Berlin\"; a chat's rule beats its channel's.",
+            extra=_RULES,
+        ),
+    ] = ()
+    zone: Annotated[
+        str, Meta(description='The time zone of "daily", such as Europe/Berlin; empty: this machine\'s own.')
+    ] = ""
+
+
+class RetentionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """For how long what is over is kept. It is cleaned up in small steps, beside the work."""
+
+    conversations: Annotated[
+        Seconds, Meta(description="How long an ended conversation is kept, with its folder; 0: for ever.", ge=0)
+    ] = 0
+    outputs: Annotated[
+        Seconds,
+        Meta(description="How long an ended conversation's folder is kept; 0: as long as the conversation.", ge=0),
+    ] = 0
+    mail: Annotated[
+        Seconds,
+        Meta(description="How long a message that comes a second time is known, and not answered again.", ge=60),
+    ] = 7 * 86400
+
+
 class ToolSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What agents may use."""
 
@@ -124,7 +171,7 @@ class ToolSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LogSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the gateway writes to standard error."""
+    """What the gateway tells its operator, on standard error or in a file."""
 
     level: Annotated[
         Literal["debug", "info", "warning", "error"], Meta(description="The least that is worth a line.")
@@ -133,6 +180,16 @@ class LogSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Literal["auto", "console", "json"],
         Meta(description='"console" is for people, "json" for programs; "auto" looks whether it is a terminal.'),
     ] = "auto"
+    file: Annotated[
+        str,
+        Meta(description="The file to write to; a relative path starts at the data folder; empty: standard error."),
+    ] = ""
+    file_size: Annotated[
+        Bytes, Meta(description="How large that file grows before it is set aside and a new one is begun.", ge=4096)
+    ] = 20 * 2**20
+    files: Annotated[
+        int, Meta(description="How many of those set aside are kept; they get .1, .2 … behind their name.", ge=0)
+    ] = 5
 
 
 class TelegramSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -168,6 +225,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     turn: TurnSettings = TurnSettings()
     limits: LimitSettings = LimitSettings()
     store: StoreSettings = StoreSettings()
+    expiry: ExpirySettings = ExpirySettings()
+    retention: RetentionSettings = RetentionSettings()
     tools: ToolSettings = ToolSettings()
     log: LogSettings = LogSettings()
     channels: ChannelSettings = ChannelSettings()
@@ -186,6 +245,9 @@ def _is_section(field_type: Any) -> bool:
 
 SECTIONS: Mapping[str, type[msgspec.Struct]] = MappingProxyType(dict(_sections(Settings)))
 """The struct of each section, by its name in the file; its docstring says what the section is about."""
+
+LIVE_SECTIONS = ("residents", "turn", "limits", "expiry", "retention")
+"""Those that a running gateway takes over when it reads its settings again; all others wait for the next start."""
 
 SETTINGS: tuple[Setting, ...] = tuple(
     declared(section, field)

@@ -111,6 +111,7 @@ def open_writer(path: Path, durability: sqlite.Durability, patience: float) -> I
             schema.refuse_unknown(connection, path)
             sqlite.prepare_to_write(connection, durability)
             schema.prepare(connection, path)
+            _let_it_shrink(connection, path)
         except sqlite3.Error as error:
             raise explain(error, path) from error
         yield Writer(connection, path)
@@ -118,6 +119,17 @@ def open_writer(path: Path, durability: sqlite.Durability, patience: float) -> I
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         except sqlite3.Error as error:  # nothing is lost: the log is read at the next start
             log.warning("the store's log stays beside its file", file=str(path), error=str(error))
+
+
+def _let_it_shrink(connection: sqlite3.Connection, path: Path) -> None:
+    """A file of an earlier Holdfast never got shorter: write it anew, unless that takes long or can't be done."""
+    if sqlite.can_give_pages_back(connection):
+        return
+    try:
+        if sqlite.rebuild(connection):
+            log.info("the store gives free space back from now on", file=str(path))
+    except sqlite3.Error as error:  # it works as it did, and the next start tries again
+        log.warning("the store can't give free space back", file=str(path), error=str(explain(error, path)))
 
 
 def _make_private(path: Path) -> None:

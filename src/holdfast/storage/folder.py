@@ -34,7 +34,7 @@ def open_folder(data: Path, lock: Path, ledger: Ledger) -> Iterator[Callable[[st
             raise AlreadyRunning(f"Another Holdfast (process {owner}) uses {data}; stop it first.") from None
         os.ftruncate(handle, 0)
         os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
-        with ledger.enter("lock", str(lock)):
+        with ledger.enter("lock", str(lock), holds=lambda: [handle]):
             yield announce
     finally:
         os.close(handle)

@@ -11,11 +11,14 @@ from typing import Any
 import msgspec
 
 from holdfast.core.messages import Answer, AssistantMessage, Incoming, Message, SystemMessage, UserMessage
+from holdfast.core.protocols import Controls
 
 _encoder = msgspec.json.Encoder()
 _message_decoder = msgspec.json.Decoder(Message)
 _mail_decoder = msgspec.json.Decoder(Incoming)
 _answer_decoder = msgspec.json.Decoder(Answer)
+_controls_decoder = msgspec.json.Decoder(Controls)
+_tools_decoder = msgspec.json.Decoder(tuple[str, ...])
 _plain_types: dict[str, Callable[[str], Message]] = {
     "system": SystemMessage,
     "user": UserMessage,
@@ -34,7 +37,7 @@ def characters(text: str) -> str:
     return text
 
 
-def encode(thing: Incoming | Answer | Message) -> str:
+def encode(thing: Incoming | Answer | Message | Controls | tuple[str, ...]) -> str:
     try:
         return _encoder.encode(thing).decode()
     except UnicodeEncodeError:
@@ -64,6 +67,25 @@ def decode_message(role: str, text: str, extra: str | None) -> Message:
         return _plain_types[role](text)
     message: Message = _message_decoder.decode(extra)
     return msgspec.structs.replace(message, text=text)
+
+
+_nothing_set = Controls()
+
+
+def encode_controls(controls: Controls) -> str | None:
+    return None if controls == _nothing_set else encode(controls)
+
+
+def decode_controls(text: str | None) -> Controls:
+    return _nothing_set if text is None else _controls_decoder.decode(text)
+
+
+def encode_tools(tools: tuple[str, ...] | None) -> str | None:
+    return None if tools is None else encode(tools)
+
+
+def decode_tools(text: str | None) -> tuple[str, ...] | None:
+    return None if text is None else _tools_decoder.decode(text)
 
 
 decode_mail = _mail_decoder.decode

@@ -18,7 +18,7 @@ from holdfast.storage.tables import metadata
 
 log = structlog.get_logger(__name__)
 
-REVISION = 1
+REVISION = 2
 """The newest revision in `migrations/versions`."""
 
 MIGRATIONS = Path(__file__).parent / "migrations"

@@ -1,4 +1,4 @@
-"""The store: the methods of `core.protocols.Store`, each a function of `writes` or `reads` sent down a lane."""
+"""The store: the methods of `core.protocols.Store`, each a function of `writes`, `upkeep` or `reads` down a lane."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -14,7 +14,7 @@ from holdfast.core.clock import Clock
 from holdfast.core.errors import StoreError
 from holdfast.core.ledger import Ledger
 from holdfast.core.protocols import SessionRow, Store
-from holdfast.storage import reads, writes
+from holdfast.storage import reads, upkeep, writes
 from holdfast.storage.connections import open_reader, open_writer
 from holdfast.storage.lanes import Lane, open_inline, open_queue
 from holdfast.storage.pending import Arrivals, Pending, Step, WriteStep
@@ -66,14 +66,27 @@ class SqlStore:
 
     accept = _write(writes.accept)
     begin = _write(writes.begin)
+    control = _write(writes.control)
     append = _write(writes.append)
     finish = _write(writes.finish)
     sent = _write(writes.sent)
+    undo = _write(writes.undo)
     end = _write(writes.end)
+    conclude = _write(writes.conclude)
+    resume = _write(writes.resume)
+    prune_mail = _write(upkeep.prune_mail)
+    prune_session = _write(upkeep.prune_session)
+    shrink = _write(upkeep.shrink)
     _index = _write(writes.index)
 
     wake = _read(reads.wake)
     open_session = _read(reads.open_session)
+    expired = _read(reads.expired)
+    last_ended = _read(reads.last_ended)
+    channels = _read(reads.channels)
+    idle = _read(reads.idle)
+    ended = _read(reads.ended)
+    unconcluded = _read(reads.unconcluded)
     history = _read(reads.history)
     waiting = _read(reads.waiting)
     unsent = _read(reads.unsent)
@@ -115,9 +128,11 @@ async def open_store(
     loop = asyncio.get_running_loop()
     writer = partial(open_writer, path, durability, patience)
     reader = partial(open_reader, path, patience)
+    real = str(path.resolve())
+    files = [real + suffix for suffix in ("", "-journal", "-shm", "-wal")]
     async with AsyncExitStack() as stack:
         for name in ("writer", *(f"reader {number}" for number in range(1, 2 if inline else READERS + 1))):
-            stack.enter_context(ledger.enter("database", f"{path} ({name})", since=clock.now()))
+            stack.enter_context(ledger.enter("database", f"{path} ({name})", since=clock.now(), holds=lambda: files))
         writing: Lane
         reading: Lane
         if inline:

@@ -1,12 +1,12 @@
 """The tables, as this version of Holdfast has them. `migrations/` leads older files here.
 
-What is over says when: a conversation `ended`, a mail `answered`, an answer `sent`, a message `undone`.
+What is over says when: a conversation `ended` and `concluded`, a mail `answered`, an answer `sent`, a message `undone`.
 NULL there means that it is not over yet, and small partial indexes lead to just those rows, so that
 what costs something is what is open, however much is stored. Long columns come last, so that reading
 the others need not read past them.
 """
 
-from sqlalchemy import Column, Double, ForeignKey, Index, Integer, MetaData, String, Table, Text
+from sqlalchemy import Column, Double, ForeignKey, Index, Integer, MetaData, String, Table, Text, and_, literal_column
 
 metadata = MetaData()
 
@@ -37,12 +37,31 @@ sessions = Table(
     Column("last_used", Double, nullable=False),
     Column("ended", Double),
     Column("end_reason", Text, nullable=False),
+    Column("concluded", Double),  # when all that was to happen at its end had happened
+    Column("told", Double),  # when its people could know that it had expired
     Column("title", Text, nullable=False),
+    Column("tools", Text),  # the names of its tools, as JSON; NULL: not chosen yet
+    Column("controls", Text),  # what was set for it, as JSON; NULL: nothing
     Column("prompt", Text, nullable=False),
 )
-Index("sessions_open", sessions.c.chat, unique=True, sqlite_where=sessions.c.ended.is_(None))
+# Conditions that queries and partial indexes share, word for word: else SQLite would not see that they fit.
+is_open = sessions.c.ended.is_(None)
+has_ended = sessions.c.ended.is_not(None)
+is_unconcluded = and_(has_ended, sessions.c.concluded.is_(None))
+# It ended by itself, which its people are to be told of.
+has_expired_untold = and_(sessions.c.end_reason == literal_column("'expired'"), sessions.c.told.is_(None))
+# It is being deleted, step by step: there is no way back to it.
+is_forgotten = sessions.c.end_reason == literal_column("'forgotten'")
+
+Index("sessions_open", sessions.c.chat, unique=True, sqlite_where=is_open)
+# Each turn moves its conversation in this one, and in no other.
+Index("sessions_open_by_use", sessions.c.channel, sessions.c.last_used, sessions.c.id, sqlite_where=is_open)
 # The channel rides along so that a listing of one channel skips the others without looking them up.
-Index("sessions_newest", sessions.c.last_used.desc(), sessions.c.channel)
+Index("sessions_ended_by_use", sessions.c.last_used.desc(), sessions.c.channel, sqlite_where=has_ended)
+Index("sessions_ended_by_end", sessions.c.ended, sessions.c.id, sqlite_where=has_ended)
+Index("sessions_ended_in_chat", sessions.c.chat, sessions.c.ended, sqlite_where=has_ended)
+Index("sessions_unconcluded", sessions.c.ended, sqlite_where=is_unconcluded)
+Index("sessions_untold", sessions.c.chat, sessions.c.ended, sqlite_where=has_expired_untold)
 
 messages = Table(
     "messages",

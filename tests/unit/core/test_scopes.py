@@ -1,7 +1,8 @@
 """Mailbox and keeper: nothing is lost by a cancel, and a close is bounded and nobody else's business."""
 
+import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 
 import anyio
 import pytest
@@ -109,6 +110,68 @@ async def test_what_is_held_is_held_through_a_cancel_until_it_is_let_go() -> Non
                 await anyio.sleep(1)
             assert thing.open
     assert not thing.open
+
+
+async def test_who_is_called_away_waits_neither_for_the_opening_nor_for_what_it_undoes() -> None:
+    undone: list[float] = []
+
+    @asynccontextmanager
+    async def slow() -> AsyncIterator[None]:
+        try:
+            await anyio.sleep(3600)
+            yield
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(3)
+            undone.append(anyio.current_time())
+
+    with capture_logs() as logs:
+        async with anyio.create_task_group() as group:
+            with anyio.move_on_after(1):
+                async with Keeper(group, grace=5).hold(slow()):
+                    raise AssertionError("it was never opened")
+            assert anyio.current_time() == pytest.approx(1)
+        assert undone == [pytest.approx(4)]
+    assert not logs
+
+
+async def test_what_is_opened_while_its_asker_is_called_away_is_closed() -> None:
+    thing = Thing()
+    async with anyio.create_task_group() as group:
+        with anyio.CancelScope() as scope:
+
+            @asynccontextmanager
+            async def at_the_last_moment() -> AsyncIterator[Thing]:
+                async with thing.opening():
+                    scope.cancel()
+                    yield thing
+
+            async with Keeper(group, grace=5).hold(at_the_last_moment()):
+                await anyio.sleep(1)
+    assert scope.cancelled_caught
+    assert not thing.open
+
+
+@pytest.mark.parametrize("when", ["opening", "closing"])
+async def test_a_cancel_of_its_own_making_is_a_failure_like_others(when: str) -> None:
+    @asynccontextmanager
+    async def careless() -> AsyncIterator[None]:
+        if when == "opening":
+            raise asyncio.CancelledError
+        yield
+        raise asyncio.CancelledError
+
+    other = Thing()
+    with capture_logs() as logs:
+        async with anyio.create_task_group() as group:
+            keeper = Keeper(group, grace=5)
+            async with keeper.hold(other.opening()):
+                with pytest.raises(RuntimeError) if when == "opening" else nullcontext():
+                    async with keeper.hold(careless()):
+                        pass
+                await anyio.sleep(1)
+                assert other.open
+    assert [entry["event"] for entry in logs] == ["failed to close"] * (when == "closing")
 
 
 async def test_one_error_arrives_as_itself_and_two_as_a_group() -> None:

@@ -128,7 +128,23 @@ WRONG_FILES = {
     '\n\n[server]\n"prot" = 1': 'holdfast.toml:4: [server] has no setting "prot"; did you mean "port"?',
     "[server]\nPort = 1": 'holdfast.toml:2: [server] has no setting "Port"; did you mean "port"?',
     "[server]\nidle_ttl = 1": 'holdfast.toml:2: [server] has no setting "idle_ttl"; did you mean [residents] idle_ttl?',
-    "[log]\nzzz = 1": 'holdfast.toml:2: [log] has no setting "zzz"; it has level, format',
+    "[log]\nzzz = 1": 'holdfast.toml:2: [log] has no setting "zzz"; it has level, format, file, file_size, files',
+    '[log]\nfile_size = "1 KiB"': (
+        'holdfast.toml:2: [log] file_size: found "1 KiB", but it must be a size such as 1048576 (bytes) or "512 MiB", '
+        'at least "4 KiB"'
+    ),
+    "[retention]\nmail = 5": (
+        'holdfast.toml:2: [retention] mail: found 5, but it must be a time such as 90 (seconds), "30 min" or "1 h", '
+        'at least "1 min"'
+    ),
+    '[expiry]\npolicy = "idle"': (
+        'holdfast.toml:2: [expiry] policy: found "idle", but it must be "none", "idle 12 h", "daily 4:00" or '
+        '"idle 12 h daily 4:00", maybe with "force" behind it'
+    ),
+    '[expiry]\nrules = [\n"web none",\n"web daily 24:00"]': (
+        'holdfast.toml:4: [expiry] rules: found "web daily 24:00" in the list, but it must be a list of channels or '
+        'chats, each with a policy, such as "telegram idle 12 h"'
+    ),
     "server = { tokn = { env = 'X' } }": 'holdfast.toml:1: [server] has no setting "tokn"; did you mean "token"?',
     "[server]\n[servr]\nx = 1": "holdfast.toml:2: there is no section [servr]; did you mean [server]?",
     "[chanels.telegram]": "holdfast.toml:1: there is no section [chanels]; did you mean [channels.telegram]?",
@@ -138,12 +154,12 @@ WRONG_FILES = {
     "[telegram]": "holdfast.toml:1: there is no section [telegram]; did you mean [channels.telegram]?",
     '["a\\nb"]': (
         'holdfast.toml:1: there is no section ["a\\nb"]; there are [server], [model], [residents], [turn], [limits], '
-        "[store], [tools], [log], [channels.telegram]"
+        "[store], [expiry], [retention], [tools], [log], [channels.telegram]"
     ),
     "port = 1": 'holdfast.toml:1: "port" stands outside of the sections; did you mean [server] port?',
     "zzz = 1": (
         'holdfast.toml:1: "zzz" stands outside of the sections; there are [server], [model], [residents], [turn], '
-        "[limits], [store], [tools], [log], [channels.telegram]"
+        "[limits], [store], [expiry], [retention], [tools], [log], [channels.telegram]"
     ),
     "# x\nserver = 8420": "holdfast.toml:2: server is a section; write [server] on its own line",
     "[[server]]\nport = 1": "holdfast.toml:1: server is a section; write [server] on its own line",
@@ -151,6 +167,22 @@ WRONG_FILES = {
         "holdfast.toml:2: channels.telegram is a section; write [channels.telegram] on its own line"
     ),
 }
+
+
+@pytest.mark.parametrize(
+    "policy",
+    ["none", "idle 90s", "idle 30 min", "daily 4:00", "daily 23:59 force", "idle 2 d daily 04:00", "idle 1h force"],
+)
+def test_conversations_end_by_policies_of_a_few_words(policy: str) -> None:
+    rules = (f"telegram {policy}", f"telegram:4711 {policy} Europe/Berlin")
+    settings = loaded(f'[expiry]\npolicy = "{policy}"\nrules = ["{rules[0]}", "{rules[1]}"]')
+    assert (settings.expiry.policy, settings.expiry.rules) == (policy, rules)
+
+
+@pytest.mark.parametrize("policy", ["", "idle", "idle 0h", "idle 12 hours", "daily", "daily 24:00", "none force"])
+def test_other_policies_are_refused(policy: str) -> None:
+    assert "[expiry] policy" in refused(f'[expiry]\npolicy = "{policy}"')
+    assert "[expiry] rules" in refused(f'[expiry]\nrules = ["web {policy}"]')
 
 
 @pytest.mark.parametrize("text", WRONG_FILES)

@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from holdfast.core import failpoints
 from holdfast.core.errors import StoreError
 from holdfast.core.keys import SessionId
-from holdfast.storage import writes
+from holdfast.storage import schema, sqlite, upkeep, writes
 from holdfast.storage.connections import INDEX, Reader, Writer, open_reader, open_writer
 from holdfast.storage.pending import Pending, Step, WriteStep
 from holdfast.testing.stores import SESSION, a_mail, a_row, a_session
@@ -119,6 +120,62 @@ def test_indexing_writes_nothing_when_there_is_nothing_new(writer: Writer, path:
     writer.run([index])
     assert index.error is None
     assert Path(f"{path}-wal").read_bytes() == log
+
+
+@pytest.fixture
+def stiff(path: Path) -> Path:
+    """A file of a Holdfast whose files never got shorter."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        schema.prepare(db, path)
+        assert setting(path, "auto_vacuum") == 0
+    return path
+
+
+def setting(path: Path, name: str) -> int:
+    with closing(sqlite3.connect(path)) as db:
+        return int(db.execute(f"PRAGMA {name}").fetchone()[0])
+
+
+def test_a_file_that_could_not_shrink_is_written_anew_once(stiff: Path) -> None:
+    for lines in (["the store gives free space back from now on"], []):
+        with capture_logs() as logs, open_writer(stiff, "normal", 1.0) as writer:
+            writer.run([write(ACCEPT, a_mail("m0"))])
+            assert Path(f"{stiff}-wal").stat().st_size < 100_000, "the log does not keep a copy of the file"
+        assert [line["event"] for line in logs] == lines
+        assert (setting(stiff, "auto_vacuum"), stored(stiff)) == (2, ["m0"])
+
+
+def test_a_large_file_that_cannot_shrink_stays_as_it_is(stiff: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite, "LARGEST_REBUILD", 4096)
+    monkeypatch.setattr(sqlite, "FEW_FREE_PAGES", 1)
+    with open_writer(stiff, "normal", 1.0) as writer:
+        writer.run([write(BEGIN, a_session()), write(APPEND, SESSION, a_row(1, "x" * 1_000_000))])
+        writer.run(
+            [write(WriteStep(writes.end), SESSION, 30.0, "new"), write(WriteStep(upkeep.prune_session), SESSION)]
+        )
+        shrink = write(WriteStep(upkeep.shrink))
+        writer.run([shrink])
+        assert shrink.result is False
+    assert setting(stiff, "auto_vacuum") == 0
+    assert setting(stiff, "freelist_count") > 100
+
+
+def test_a_file_that_cannot_be_written_anew_is_used_as_it_is(stiff: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def give_up(db: sqlite3.Connection) -> bool:
+        db.set_progress_handler(lambda: 1, 1)  # SQLite breaks off what it is at
+        try:
+            db.execute("VACUUM")
+        finally:
+            db.set_progress_handler(None, 1)
+        return True
+
+    monkeypatch.setattr(sqlite, "rebuild", give_up)
+    with capture_logs() as logs, open_writer(stiff, "normal", 1.0) as writer:
+        writer.run([write(ACCEPT, a_mail("m0"))])
+    assert [(line["log_level"], line["event"]) for line in logs] == [
+        ("warning", "the store can't give free space back")
+    ]
+    assert (setting(stiff, "auto_vacuum"), stored(stiff)) == (0, ["m0"])
 
 
 def test_leaving_leaves_one_file(path: Path) -> None:

@@ -21,7 +21,7 @@ from holdfast.core.clock import SystemClock
 from holdfast.core.keys import ChatKey, MailId, SessionId
 from holdfast.core.ledger import Ledger
 from holdfast.core.messages import Answer, AssistantMessage
-from holdfast.core.protocols import Store
+from holdfast.core.protocols import Controls, Store
 from holdfast.storage import open_store
 from holdfast.testing.stores import CHAT, MAIL, SESSION, a_mail, a_row, a_session, an_answer, write_methods
 
@@ -30,17 +30,32 @@ pytestmark = pytest.mark.anyio
 SCENARIO: list[tuple[str, Callable[[Store], Awaitable[Any]]]] = [
     ("accept", lambda store: store.accept(a_mail())),
     ("begin", lambda store: store.begin(a_session())),
+    ("control", lambda store: store.control(SESSION, Controls("big", notes=("a note",)))),
     ("append", lambda store: store.append(SESSION, a_row(1, "hello"))),
     (
         "finish",
         lambda store: store.finish(
-            an_answer(id="a1"), SESSION, [a_row(2, AssistantMessage("hi")), a_row(3, "and more")], push=True
+            an_answer(id="a1"),
+            SESSION,
+            [a_row(2, AssistantMessage("hi")), a_row(3, "and more")],
+            push=True,
+            controls=Controls("big"),
         ),
     ),
     ("sent", lambda store: store.sent("a1", 30.0)),
-    ("end", lambda store: store.end(SESSION, 40.0, "new")),
+    ("undo", lambda store: store.undo(SESSION, 2, 35.0)),
+    ("end", lambda store: store.end(SESSION, 40.0, "expired", hooks=True)),
+    ("conclude", lambda store: store.conclude(SESSION, 41.0)),
+    ("begin", lambda store: store.begin(a_session("later"))),
+    ("resume", lambda store: store.resume(SESSION, 45.0)),
+    ("prune_mail", lambda store: store.prune_mail(50.0)),
+    ("prune_session", lambda store: store.prune_session(SessionId("later"))),
+    ("shrink", lambda store: store.shrink()),
 ]
-"""Every write once, each awaited before the next."""
+"""Every write, each awaited before the next."""
+
+A_TURN = [(name, write) for name, write in SCENARIO[:5] if name != "control"]
+"""What a restart may do again."""
 
 open_here = partial(open_store, ledger=Ledger(), clock=SystemClock())
 
@@ -56,6 +71,11 @@ async def everything(path: Path) -> list[object]:
             await store.session(SESSION),
             await store.history(SESSION),
             await store.sessions(search="hello"),
+            await store.session(SessionId("later")),
+            await store.expired(CHAT),
+            await store.last_ended(CHAT),
+            await store.unconcluded(),
+            await store.ended(100.0),
         ]
 
 
@@ -69,15 +89,17 @@ def run_until_killed(verb: str, path: Path, failpoint: str) -> list[str]:
 
 
 def test_the_scenario_has_every_write() -> None:
-    assert sorted(name for name, _ in SCENARIO) == sorted(write_methods())
+    assert {name for name, _ in SCENARIO} == set(write_methods())
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("step", range(len(SCENARIO)), ids=[name for name, _ in SCENARIO])
+@pytest.mark.parametrize(
+    "step", range(len(SCENARIO)), ids=[f"{step}-{name}" for step, (name, _) in enumerate(SCENARIO)]
+)
 async def test_what_was_acknowledged_is_there_and_nothing_is_half_there(step: int, when: str, tmp_path: Path) -> None:
-    name, _ = SCENARIO[step]
-    acknowledged = run_until_killed("go_through_scenario", tmp_path / "killed.db", f"store.{name}.{when}=kill")
-    assert acknowledged == [name for name, _ in SCENARIO[:step]]
+    names = [name for name, _ in SCENARIO]
+    failpoint = f"store.{names[step]}.{when}=kill:{names[: step + 1].count(names[step])}"
+    assert run_until_killed("go_through_scenario", tmp_path / "killed.db", failpoint) == names[:step]
 
     whole = SCENARIO[: step if when == "before" else step + 1]
     async with open_here(tmp_path / "whole.db") as store:
@@ -89,10 +111,10 @@ async def test_what_was_acknowledged_is_there_and_nothing_is_half_there(step: in
 async def test_after_a_crash_the_same_writes_again_change_nothing(tmp_path: Path) -> None:
     run_until_killed("go_through_scenario", tmp_path / "killed.db", "store.finish.after=kill")
     async with open_here(tmp_path / "killed.db") as store:
-        for _, write in SCENARIO[:4]:
+        for _, write in A_TURN:
             await write(store)
     async with open_here(tmp_path / "whole.db") as store:
-        for _, write in SCENARIO[:4]:
+        for _, write in SCENARIO[:5]:
             await write(store)
     assert await everything(tmp_path / "killed.db") == await everything(tmp_path / "whole.db")
 
