@@ -2,18 +2,16 @@
 
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, BinaryIO, TypeVar
+from typing import Annotated, BinaryIO
 
-import anyio.to_thread
 from msgspec import Meta
 
 from holdfast.core.errors import ToolFailed
 from holdfast.core.protocols import ToolContext
 from holdfast.tools.function import tool
-
-T = TypeVar("T")
 
 MOST_LINES = 2000
 MOST_BYTES = 50_000
@@ -22,32 +20,35 @@ EMPTY = "[The folder is empty.]"
 
 
 @tool(toolset="files", concurrent=True)
-async def read_file(
+def read_file(
     context: ToolContext,
     path: Annotated[str, Meta(description="Path inside the folder.")],
     start: Annotated[int, Meta(description="First line to read, from 1.", ge=1)] = 1,
     lines: Annotated[int, Meta(description="How many lines at most.", ge=1, le=MOST_LINES)] = MOST_LINES,
 ) -> str:
     """Read a text file of the conversation's folder, whole or a range of its lines."""
-    return await _in_thread(lambda: _read(context.folder, path, start, lines))
+    with _plain_failures():
+        return _read(context.folder, path, start, lines)
 
 
 @tool(toolset="files", concurrent=True)
-async def list_files(
+def list_files(
     context: ToolContext,
     path: Annotated[str, Meta(description="Folder to list; the conversation's own when left out.")] = ".",
     depth: Annotated[int, Meta(description="How many levels down.", ge=1, le=10)] = 1,
 ) -> str:
     """List the files and folders of the conversation's folder; folders end in a slash."""
-    return await _in_thread(lambda: _list(context.folder, path, depth))
+    with _plain_failures():
+        return _list(context.folder, path, depth)
 
 
 TOOLS = (read_file, list_files)
 
 
-async def _in_thread(work: Callable[[], T]) -> T:
+@contextmanager
+def _plain_failures() -> Iterator[None]:
     try:
-        return await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
+        yield
     except OSError as wrong:
         raise ToolFailed(f"{wrong.strerror or type(wrong).__name__}.") from None
 

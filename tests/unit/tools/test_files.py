@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -10,11 +11,15 @@ from hypothesis import strategies as st
 
 from holdfast.core.errors import ToolFailed
 from holdfast.core.keys import ChatKey, SessionId
-from holdfast.core.protocols import ToolContext
+from holdfast.core.protocols import Opener, ToolContext
 from holdfast.tools.files import MOST_BYTES, list_files, read_file, resolve
 from holdfast.tools.function import FunctionTool
 
 pytestmark = pytest.mark.anyio
+
+
+async def _owns_nothing(name: str, opener: Opener) -> Any:
+    raise AssertionError("reading opens nothing that lasts")
 
 
 @pytest.fixture
@@ -22,7 +27,7 @@ def context(tmp_path: Path) -> ToolContext:
     folder = tmp_path / "session"
     folder.mkdir()
     (tmp_path / "secret").write_text("outside")
-    return ToolContext(SessionId("s"), ChatKey("test", "chat"), folder)
+    return ToolContext(SessionId("s"), ChatKey("test", "chat"), folder, own=_owns_nothing)
 
 
 async def use(tool: FunctionTool, context: ToolContext, **arguments: object) -> str:
