@@ -39,6 +39,8 @@ log = structlog.get_logger(__name__)
 
 _encode = msgspec.json.Encoder().encode
 _USUAL = Sampling()
+_ABOUT_THINKING = ('"reasoning_effort"', '"thinking"')
+"""Members of `Dialect.with_tools` that leave no choice of how hard to think."""
 
 
 class ChatModel:
@@ -60,6 +62,7 @@ class ChatModel:
         self._whole = aiohttp.ClientTimeout(total=None, sock_connect=times.connect, sock_read=times.whole)
         self._head = b'{"model":' + _json(choice.name) + b',"messages":['
         self._with_tools = f",{choice.dialect.with_tools}".encode() if choice.dialect.with_tools else b""
+        self._effort_pinned = any(word in choice.dialect.with_tools for word in _ABOUT_THINKING)
         self._on_calls = f",{choice.dialect.on_calls}".encode() if choice.dialect.on_calls else b""
 
     def __repr__(self) -> str:
@@ -79,7 +82,7 @@ class ChatModel:
     def encode_message(self, message: Message) -> bytes:
         match message:
             case UserMessage():
-                return _json({"role": "user", "content": message.text})
+                return _json({"role": "user", "content": message.told})
             case SystemMessage():
                 return _json({"role": "system", "content": message.text})
             case ToolMessage():
@@ -129,6 +132,8 @@ class ChatModel:
             parts += (b',"tools":', request.tools, self._with_tools)
         if request.sampling != _USUAL:
             parts.append(self._encode_sampling(request.sampling))
+        if request.reasoning and not (request.tools and self._effort_pinned):
+            parts.append(b',"reasoning_effort":' + _json(request.reasoning))
         parts.append(b',"stream":true,"stream_options":{"include_usage":true}}' if request.stream else b"}")
         return b"".join(parts)
 

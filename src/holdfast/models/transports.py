@@ -4,21 +4,29 @@ A lease is the right to make requests; it costs nothing until the first one. The
 when it is needed and lives in a task of its own. It closes when nobody has held a lease for a while,
 or when another endpoint needs its place and no request is under way in it (a lease that outlives its
 pool just opens it again). Closing goes by time: no traffic is needed to trigger it.
+
+All of it belongs to the event loop on which it was opened; `home.py` lets others ask from there.
 """
 
+import asyncio
 import io
 import math
+import socket
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from weakref import WeakSet
 
 import aiohttp
+import structlog
 from anyio import TASK_STATUS_IGNORED, CancelScope, Lock, Semaphore, create_task_group, current_time, sleep_forever
 from anyio.abc import TaskGroup, TaskStatus
 from yarl import URL
 
 from holdfast.core.ledger import Ledger
 from holdfast.core.scopes import plain_errors
+
+log = structlog.get_logger(__name__)
 
 _CLOSING = 5.0
 """How long a pool's sockets may take to close."""
@@ -60,6 +68,22 @@ class Transport:
             self._stay.cancel()
 
 
+class _Sockets:
+    """The sockets of one pool, as long as they are open."""
+
+    def __init__(self) -> None:
+        self._made: WeakSet[socket.socket] = WeakSet()
+
+    def make(self, address: aiohttp.AddrInfoType) -> socket.socket:
+        family, kind, protocol, _, _ = address
+        made = socket.socket(family, kind, protocol)
+        self._made.add(made)
+        return made
+
+    def descriptors(self) -> list[int]:
+        return [number for made in self._made if (number := made.fileno()) >= 0]
+
+
 class Lease:
     """The right to make requests to one endpoint, until the block that took it is left."""
 
@@ -76,6 +100,7 @@ class Lease:
         self, method: str, url: URL, *, headers: Mapping[str, str], timeout: aiohttp.ClientTimeout, body: bytes = b""
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Send a request and lend its response; one not read to its end takes its connection with it."""
+        self._transports.check_loop()
         if not self.active:
             raise RuntimeError("this lease was released")
         transport = self._transport
@@ -109,6 +134,7 @@ class Transports:
         self._limit = limit
         self._idle = idle
         self._tls = tls
+        self._loop = asyncio.get_running_loop()
         self._known: dict[str, Transport] = {}
         self._places = Semaphore(limit)
 
@@ -121,6 +147,7 @@ class Transports:
 
     @asynccontextmanager
     async def lease(self, base_url: str) -> AsyncIterator[Lease]:
+        self.check_loop()
         endpoint = str(URL(base_url).origin())
         transport = self._known.setdefault(endpoint, Transport(endpoint))
         transport.leases += 1
@@ -132,6 +159,13 @@ class Transports:
             lease.active = False
             transport.leases -= 1
             self.settle(transport)
+
+    def check_loop(self) -> None:
+        """Nothing here is ever bound to a foreign loop, on which it would outlive its owner or break."""
+        if asyncio.get_running_loop() is not self._loop:
+            raise RuntimeError(
+                "these connections belong to another event loop; ask from here through holdfast.models.home"
+            )
 
     async def open(self, transport: Transport) -> aiohttp.ClientSession:
         """The transport's pool; waits for a place when all are taken by requests under way."""
@@ -149,10 +183,10 @@ class Transports:
         if transport.in_flight:
             return
         self._known[transport.endpoint] = self._known.pop(transport.endpoint, transport)
+        if not transport.leases:
+            transport.stay_until(current_time() + self._idle)
         if self._places.statistics().tasks_waiting:
             self._make_room()
-        elif not transport.leases:
-            transport.stay_until(current_time() + self._idle)
         self._forget_unused(transport)
 
     def _forget_unused(self, transport: Transport) -> None:
@@ -169,23 +203,36 @@ class Transports:
     async def _keep(self, transport: Transport, *, task_status: TaskStatus[None] = TASK_STATUS_IGNORED) -> None:
         """A pool's whole life."""
         async with self._places:
-            connector = aiohttp.TCPConnector(limit=0, ssl=self._tls or True, keepalive_timeout=self._idle)
+            sockets = _Sockets()
+            connector = aiohttp.TCPConnector(
+                limit=0, ssl=self._tls or True, keepalive_timeout=self._idle, socket_factory=sockets.make
+            )
             pool = aiohttp.ClientSession(
                 connector=connector,
                 cookie_jar=aiohttp.DummyCookieJar(),
                 trust_env=False,  # a proxy variable or a .netrc meant for others must not reroute conversations
                 timeout=aiohttp.ClientTimeout(total=None),
             )
-            with self._ledger.enter("socket pool", transport.endpoint):
+            with self._ledger.enter("socket pool", transport.endpoint, holds=sockets.descriptors):
                 try:
                     with CancelScope() as stay:
                         transport.opened(pool, stay)
                         task_status.started()
                         await sleep_forever()
                 finally:
-                    with CancelScope(shield=True, deadline=current_time() + _CLOSING):
-                        await pool.close()
+                    await _close(pool, transport.endpoint)
         self._forget_unused(transport)
+
+
+async def _close(pool: aiohttp.ClientSession, endpoint: str) -> None:
+    """Close a pool in time; its failure is nobody else's business."""
+    with CancelScope(shield=True, deadline=current_time() + _CLOSING) as bound:
+        try:
+            await pool.close()
+        except Exception:
+            log.exception("a socket pool failed to close", endpoint=endpoint)
+    if bound.cancelled_caught:
+        log.error("closing a socket pool took too long and was cut short", endpoint=endpoint, seconds=_CLOSING)
 
 
 @asynccontextmanager

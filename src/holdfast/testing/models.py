@@ -274,7 +274,12 @@ _TOOL = ToolSpec(
 
 
 def ask_for(
-    model: Model, *messages: Message, prompt: str = "", tools: Sequence[ToolSpec] = (), stream: bool = True
+    model: Model,
+    *messages: Message,
+    prompt: str = "",
+    tools: Sequence[ToolSpec] = (),
+    stream: bool = True,
+    reasoning: str = "",
 ) -> ModelRequest:
     """A request to a model, encoded by it."""
     return ModelRequest(
@@ -282,6 +287,7 @@ def ask_for(
         [model.encode_message(message) for message in messages],
         model.encode_tools(tools),
         stream=stream,
+        reasoning=reasoning,
     )
 
 
@@ -300,6 +306,8 @@ async def check_model(
         after_history = ask_for(model, *_HISTORY, UserMessage(question), prompt="Be kind.", tools=[_TOOL])
         answer, _ = await _asked(model, after_history)
         assert answer.message.text or answer.message.tool_calls, "a history with tool calls got no answer"
+        thoughtful, _ = await _asked(model, ask_for(model, UserMessage(question), reasoning="low"))
+        assert thoughtful.message.text, "a model that can't be told how hard to think must answer all the same"
         await _check_side_by_side(model, question)
         await _check_cancelling(model, question)
         again, _ = await _asked(model, ask_for(model, UserMessage(question)))
@@ -313,6 +321,8 @@ def _check_encoding(model: Model) -> None:
         encoded = model.encode_message(message)
         assert isinstance(encoded, bytes), "a message is encoded to bytes"
         assert encoded == model.encode_message(message), "the same message is encoded the same way"
+    note = "the model was changed"
+    assert note.encode() in model.encode_message(UserMessage("Hello.", (note,))), "a message's notes are encoded too"
     assert model.encode_tools([_TOOL]) == model.encode_tools((_TOOL,)), "the same tools are encoded the same way"
     assert model.encode_tools(()) in (b"", b"[]"), "no tools are encoded as none"
     assert model.encode_system("Be kind.") == model.encode_system("Be kind."), "the same prompt likewise"

@@ -47,6 +47,12 @@ async def test_without_tools_it_claims_none() -> None:
     assert "Tools that I have" not in (await ask("help")).message.text
 
 
+async def test_notes_are_not_taken_for_the_users_words() -> None:
+    for text in ("say hello", "think", "count to 3"):
+        noted = await ask(UserMessage(text, ("the model was changed",)))
+        assert noted.message == (await ask(text)).message
+
+
 async def test_the_same_conversation_gets_the_same_answer() -> None:
     for text in ("hello", "read a and list files", "whatever"):
         assert await ask(text, tools=SPECS) == await ask(text, tools=SPECS)

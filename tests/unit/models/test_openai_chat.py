@@ -166,6 +166,50 @@ async def test_what_belongs_to_tools_is_sent_only_with_tools() -> None:
         assert "reasoning_effort" not in asked.server.requests[0].body
 
 
+@pytest.mark.parametrize(
+    ("with_tools", "tools", "sent"),
+    [
+        ("", [], b',"reasoning_effort":"high"'),
+        ("", [TOOL], b',"reasoning_effort":"high"'),
+        ('"parallel_tool_calls":true', [TOOL], b',"parallel_tool_calls":true,"reasoning_effort":"high"'),
+        ('"reasoning_effort":"none"', [], b',"reasoning_effort":"high"'),
+        ('"reasoning_effort":"none"', [TOOL], b',"reasoning_effort":"none"'),
+        ('"thinking":{"type":"disabled"}', [TOOL], b',"thinking":{"type":"disabled"}'),
+    ],
+)
+async def test_how_hard_to_think_is_sent_unless_the_tools_leave_no_choice(
+    with_tools: str, tools: list[ToolSpec], sent: bytes
+) -> None:
+    async with asking(dialect=Dialect(with_tools=with_tools)) as asked:
+        await asked.ask(tools=tools, stream=False, reasoning="high")
+        await asked.ask(tools=tools, stream=False)
+        start = b'{"model":"scripted","messages":[{"role":"user","content":"hi"}]'
+        start += b',"tools":' + asked.model.encode_tools(tools) if tools else b""
+        assert asked.server.requests[0].raw == start + sent + b"}"
+        assert (
+            asked.server.requests[1].raw == start + (f",{with_tools}".encode() if tools and with_tools else b"") + b"}"
+        )
+
+
+async def test_how_hard_to_think_comes_after_the_prefix_and_is_one_word_of_json() -> None:
+    async with asking() as asked:
+        request = ask_for(asked.model, UserMessage("hi"), prompt="Be brief.", tools=[TOOL], reasoning='lo"w')
+        wishes = Sampling(temperature=0.5)
+        await asked.model.answer(msgspec.structs.replace(request, sampling=wishes), asked.emit)
+        await asked.model.answer(msgspec.structs.replace(request, sampling=wishes, reasoning=""), asked.emit)
+        with_effort, without = (received.raw for received in asked.server.requests)
+        assert with_effort == without.replace(b',"stream":true', b',"reasoning_effort":"lo\\"w","stream":true')
+
+
+async def test_notes_come_in_brackets_before_what_the_user_wrote() -> None:
+    async with asking() as asked:
+        noted = UserMessage("hello", ("the model was changed", 'it is "late"'))
+        assert asked.model.encode_message(noted) == (
+            b'{"role":"user","content":"[the model was changed]\\n\\n[it is \\"late\\"]\\n\\nhello"}'
+        )
+        assert asked.model.encode_message(UserMessage("hello")) == b'{"role":"user","content":"hello"}'
+
+
 async def test_a_dialect_may_add_to_each_call_of_the_history_and_is_another_wire() -> None:
     async with asking(dialect=Dialect(on_calls='"extra":{"a":1}')) as asked, asking() as plain:
         message = AssistantMessage("", (ToolCall("c", "t", "{}"),))

@@ -3,10 +3,12 @@
 import re
 import ssl
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 
 import aiohttp
 import anyio
+import anyio.to_thread
 import pytest
 from yarl import URL
 
@@ -46,6 +48,24 @@ async def test_a_hundred_leases_of_one_endpoint_share_one_pool() -> None:
         assert pools(ledger) == [server.base_url.removesuffix("/v1")]
         assert server.connected == 1
     assert pools(ledger) == []
+
+
+async def test_the_ledger_knows_which_descriptors_are_a_pools() -> None:
+    ledger = Ledger()
+    async with (
+        open_model_server(otherwise=says("x", stall_after=0)) as server,
+        open_transports(ledger) as transports,
+        transports.lease(server.base_url) as lease,
+    ):
+        async with anyio.create_task_group() as group:
+            for _ in range(5):
+                group.start_soon(post, lease, server)
+            await server.until(lambda server: server.stalled == 5)
+            assert len(ledger.holders()) == 5
+            assert {entry.name for entry in ledger.holders().values()} == set(pools(ledger))
+            group.cancel_scope.cancel()
+        await server.until(lambda server: server.connections == 0)
+        assert ledger.holders() == {}, "a request that was broken off took its connection with it"
 
 
 async def test_the_representation_shows_what_is_going_on() -> None:
@@ -172,6 +192,53 @@ async def test_whoever_gives_up_waiting_for_a_place_takes_none() -> None:
             busy.resume()
         assert b"hi" in await post(second, late)
         assert len(transports) == 1
+
+
+@pytest.mark.virtual
+async def test_a_pool_released_while_another_makes_room_still_closes_by_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    close = aiohttp.ClientSession.close
+
+    async def close_slowly(session: aiohttp.ClientSession) -> None:
+        await anyio.sleep(1)
+        await close(session)
+
+    monkeypatch.setattr(aiohttp.ClientSession, "close", close_slowly)
+    async with AsyncExitStack() as stack:
+        *servers, newcomer = [await stack.enter_async_context(open_model_server()) for _ in range(4)]
+        transports = await stack.enter_async_context(open_transports(Ledger(), limit=3, idle=60))
+
+        async def ask_newcomer() -> None:
+            async with transports.lease(newcomer.base_url) as lease:
+                await post(lease, newcomer)
+
+        for server in servers[:2]:
+            async with transports.lease(server.base_url) as lease:
+                await post(lease, server)
+        async with anyio.create_task_group() as group, transports.lease(servers[2].base_url) as lease:
+            await post(lease, servers[2])
+            group.start_soon(ask_newcomer)
+            await anyio.sleep(0.5)
+            assert newcomer.requests == []  # it waits for the first one's place
+        await anyio.sleep(62)
+        assert repr(transports) == "<Transports 0/3: none>"
+
+
+async def test_on_a_foreign_loop_neither_a_lease_nor_a_request_is_made() -> None:
+    async def lease_there() -> None:
+        async with transports.lease(server.base_url):
+            raise AssertionError("it was leased")
+
+    async with (
+        open_model_server() as server,
+        open_transports(Ledger()) as transports,
+        transports.lease(server.base_url) as lease,
+    ):
+        for use in (lease_there, partial(post, lease, server)):
+            with pytest.raises(RuntimeError, match="belong to another event loop"):
+                await anyio.to_thread.run_sync(anyio.run, use)
+        assert server.connected == 0
+        assert re.search("closed, 1 leased, 0 in flight", repr(transports))
+        assert b"hi" in await post(lease, server)
 
 
 async def test_a_released_lease_makes_no_request() -> None:
