@@ -15,6 +15,8 @@ class Context:
         self._system = model.encode_system(prompt)
         self._tools = tools.encoded(model) if tools else b""
         self._messages: list[bytes] = []
+        self.size = len(self._system)
+        """In bytes, but for the tools, which all agents share."""
         self._unanswered: dict[str, ToolCall] = {}
         for message in messages:
             self.add(message)
@@ -23,20 +25,18 @@ class Context:
         return f"<Context: {len(self._messages)} messages, {self.size} bytes>"
 
     @property
-    def size(self) -> int:
-        return len(self._system) + sum(map(len, self._messages))
-
-    @property
     def unanswered(self) -> list[ToolCall]:
         """Tool calls that have no result: a stop or a crash came between. Providers reject such a history."""
         return list(self._unanswered.values())
 
     def add(self, message: Message) -> None:
-        self._messages.append(self._model.encode_message(message))
+        encoded = self._model.encode_message(message)
+        self._messages.append(encoded)
+        self.size += len(encoded)
         if isinstance(message, AssistantMessage):
             self._unanswered.update({call.id: call for call in message.tool_calls})
         elif isinstance(message, ToolMessage):
             self._unanswered.pop(message.call_id, None)
 
-    def request(self, sampling: Sampling, *, stream: bool) -> ModelRequest:
-        return ModelRequest(self._system, self._messages, self._tools, sampling, stream)
+    def request(self, sampling: Sampling, *, stream: bool, reasoning: str = "") -> ModelRequest:
+        return ModelRequest(self._system, self._messages, self._tools, sampling, stream, reasoning)

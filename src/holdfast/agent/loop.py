@@ -30,13 +30,22 @@ class Asking:
     """How the model is asked in one turn."""
 
     def __init__(
-        self, *, sampling: Sampling, stream: bool, max_steps: int, attempts: int, chance: random.Random, show: Show
+        self,
+        *,
+        sampling: Sampling,
+        stream: bool,
+        max_steps: int,
+        attempts: int,
+        chance: random.Random,
+        show: Show,
+        reasoning: str = "",
     ) -> None:
         self.sampling = sampling
         self.stream = stream
         self.max_steps = max_steps
         self.attempts = attempts
         self.chance = chance
+        self.reasoning = reasoning
         self.show = show
         """For what is only looked at: words as they come. Must not block."""
 
@@ -67,7 +76,7 @@ async def _ask(context: Context, model: Model, asking: Asking) -> ModelAnswer:
     def show(event: Text | Reasoning) -> None:
         asking.show(event)
 
-    request = context.request(asking.sampling, stream=asking.stream)
+    request = context.request(asking.sampling, stream=asking.stream, reasoning=asking.reasoning)
     return await ask(model, request, show, on_retry=retrying, chance=asking.chance, attempts=asking.attempts)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from holdfast.core.settings import SECTIONS, SETTINGS
+from holdfast.core.settings import LIVE_SECTIONS, SECTIONS, SETTINGS
 
 FOLDER = Path("docs/reference")
 _NOTE = "<!-- Made from the code by `python -m holdfast.cli.reference --write`; change it there. -->"
@@ -30,12 +30,19 @@ environment beats the file, and the file beats the default.
 
 A setting that is wrong or unknown stops the start with one line: where it stands, what was found and what
 is allowed.
+
+**While the gateway runs**, `holdfast reload`, `POST /admin/reload` and the signal SIGHUP have it read the file again.
+What has changed in {live} takes effect at once.
+All else waits for the next start, and you are told which settings those are. If something is wrong, you get the
+same one line, and nothing changes. For systemd: `ExecReload=kill -HUP $MAINPID`.
 """
 
 
 def settings_reference() -> str:
     """The page on all settings."""
-    lines = [_NOTE, *_SETTINGS.splitlines()]
+    *sections, last = (f"`[{name}]`" for name in LIVE_SECTIONS)
+    head = _SETTINGS.replace("{live}", f"{', '.join(sections)} and {last}")
+    lines = [_NOTE, *head.splitlines()]
     for section, struct in SECTIONS.items():
         settings = [setting for setting in SETTINGS if setting.section == section]
         if not settings:
@@ -49,7 +56,38 @@ def settings_reference() -> str:
     return "\n".join(lines) + "\n"
 
 
-PAGES: Mapping[str, Callable[[], str]] = MappingProxyType({"settings.md": settings_reference})
+_COMMANDS = """\
+# Commands
+
+A message that begins with a slash and a word is a command. Commands mean the same on every channel, and never wait
+behind an answer that is on its way. To say such a word to the agent, begin with another one.
+"""
+
+_ON_COMMANDS = """\
+- **A conversation that ended** is kept: by `/new`, by `[expiry]` in the [settings](settings.md), or by an operator.
+  `/resume` takes up the one that ended last, with all that was said in it.
+- **`/model` and `/reasoning`** hold for this conversation, survive restarts, and end with it. In the middle of an
+  answer they wait for the next message. The conversation, its files and what runs in it stay as they are.
+- **`/undo`** takes messages back in the store and in memory alike; they stay in the database, marked. What a tool has
+  done meanwhile stays done.
+- What each of them does to each thing is a table: [What lives how long](../lifecycle.md).
+"""
+
+
+def commands_reference() -> str:
+    """The page on all commands."""
+    from holdfast.gateway.commands import COMMANDS
+
+    lines = [_NOTE, *_COMMANDS.splitlines(), "", "| command | what it does |", "| --- | --- |"]
+    for command in COMMANDS:
+        names = ", ".join(f"`/{name}`" for name in (command.name, *command.also))
+        lines.append(f"| {names} | {command.help} |")
+    return "\n".join([*lines, "", *_ON_COMMANDS.splitlines()]) + "\n"
+
+
+PAGES: Mapping[str, Callable[[], str]] = MappingProxyType(
+    {"commands.md": commands_reference, "settings.md": settings_reference}
+)
 """The pages by their file's name. A page that needs a heavy import makes it when it is rendered."""
 
 

@@ -2,8 +2,9 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -17,24 +18,28 @@ from holdfast.core.clock import Clock, Ids
 from holdfast.core.errors import DuplicateMail, HoldfastError, NotFound, Stopping, StoreError, TryLater
 from holdfast.core.keys import ChatKey, SessionId
 from holdfast.core.messages import Incoming
-from holdfast.core.protocols import Accepted, Channel, Commit, Store, ToolContext
+from holdfast.core.protocols import Accepted, Channel, Commit, SessionRow, Store, ToolContext
 from holdfast.core.scopes import Keeper, plain_errors
 from holdfast.core.settings import Settings
 from holdfast.gateway import commands
+from holdfast.gateway.chats import AwakeChat
+from holdfast.gateway.conversations import Conversations
 from holdfast.gateway.delivery import Delivery
+from holdfast.gateway.endings import AtEnd, Endings
+from holdfast.gateway.expiry import Policies
 from holdfast.gateway.hosting import LEAVING, Hosting
 from holdfast.gateway.mail import Mail
 from holdfast.gateway.residents import Residents
-from holdfast.gateway.sessions import AwakeChat, Session
+from holdfast.gateway.sessions import Session
 from holdfast.gateway.tally import Tally
 from holdfast.gateway.turns import BROKE, STOPPED, Turns
+from holdfast.gateway.upkeep import expire_regularly, forget_regularly
 from holdfast.gateway.watch import watch
-from holdfast.tools.catalogue import ToolSet
+from holdfast.tools.catalogue import Catalogue
 
 log = structlog.get_logger(__name__)
 
 CLOSE_GRACE = 5.0
-DROPPED = "Dropped: a new conversation was started before this was answered."
 
 
 class Gateway:
@@ -48,11 +53,13 @@ class Gateway:
         model: ModelConfig,
         residents: Residents,
         tally: Tally,
+        endings: Endings,
         hosting: Hosting,
         hosts: TaskGroup,
         clock: Clock,
     ) -> None:
         self.settings = settings
+        self.policies = Policies(settings.expiry)
         self.store = store
         self.model = model
         self.residents = residents
@@ -61,8 +68,12 @@ class Gateway:
         self.clock = clock
         self.leaving = False
         self.unanswered = 0
-        """Messages in memory that have no answer yet."""
+        """Messages that were taken, or are being stored, and have no answer yet."""
+        self.busy = 0
+        """Chats that have such messages."""
         self._accepted = 0
+        self.conversations = Conversations(store, hosting, clock)
+        self._endings = endings
         self._hosting = hosting
         self._hosts = hosts
 
@@ -78,12 +89,17 @@ class Gateway:
         """
         if self.leaving:
             raise Stopping
-        if self.unanswered >= self.settings.limits.inbox:
+        command = _command_in(incoming) is not None
+        limits, awake = self.settings.limits, self.awake.get(incoming.chat)
+        if self.unanswered >= limits.inbox:
             raise TryLater("The gateway has too much to do; try again in a while.", after=30)
+        if self.busy >= limits.turns and not command and not (awake and awake.unanswered):
+            raise TryLater("The gateway answers as many chats at once as it may; try again in a moment.", after=5)
         wakes = incoming.chat not in self.awake and incoming.history is None
         chat = self._wake(incoming.chat, ephemeral=incoming.history is not None)
-        with chat.place(limited=_command_in(incoming) is None):  # a command has a lane of its own
+        with chat.held() if command else chat.place(limits.mailbox):  # a command has a lane of its own
             storing = self.store.accept(incoming, wake=wakes)
+            self._count(chat)
             chat.waking = chat.waking or wakes
             try:
                 return await self._take(chat, incoming, storing, wakes=wakes, watched=watched)
@@ -100,11 +116,13 @@ class Gateway:
             accepted = await storing
         except Exception:
             chat.waking = chat.waking and not wakes
+            self._answered(chat)
             raise
         if wakes:
             chat.waking, chat.woken = False, accepted
         if accepted.fresh:
             return self._deliver(chat, incoming, watched=watched)
+        self._answered(chat)
         return await self._seen_before(chat, incoming, accepted)
 
     async def _take_alone(self, chat: AwakeChat, incoming: Incoming, storing: Commit[Accepted], wakes: bool) -> None:
@@ -147,49 +165,44 @@ class Gateway:
             if row is None or row.ended is not None:
                 raise NotFound("There is no open conversation with this id.")
             chat = self._wake(row.chat, ephemeral=False)
-        chat.hold()
-        try:
-            await self.begin_anew(chat, before=self._accepted + 1, session=session)
-        finally:
-            chat.release()
+        with chat.held():
+            await self.conversations.begin_anew(chat, before=self._accepted + 1, session=session)
 
-    async def begin_anew(self, chat: AwakeChat, *, before: int, session: SessionId | None = None) -> tuple[bool, int]:
-        """End a chat's conversation, and drop what was accepted before that and still waits.
+    async def expire(self, row: SessionRow, cutoff: float, *, force: bool) -> bool:
+        """End a conversation that was last used before `cutoff`, unless it has something to do or, without
+        `force`, owns something that still runs."""
+        chat = self.awake.get(row.chat)
+        if chat is None:
+            return await self._endings.end(row, "expired", idle_since=cutoff)
+        session = chat.session
+        if session is None or session.id != row.id or chat.unanswered or session.last_used >= cutoff:
+            return False
+        if session.owns and not force:
+            return False
+        with chat.held():
+            return await chat.end("expired", row.id)
 
-        With `session`, only that one is ended. Returns whether there was one, and how many were dropped.
-        """
-        waiting = chat.mailbox.drain()
-        dropped = [mail for mail in waiting if mail.number < before]
-        chat.mailbox.put_back([mail for mail in waiting if mail.number >= before])
-        try:
-            had_one = await chat.end("new", session)
-        except BaseException:
-            chat.mailbox.put_back(dropped)
-            raise
-        for mail in dropped:
-            await self._hosting.settle(chat, mail, DROPPED, "stopped")
-        return had_one, len(dropped)
+    def change(self, settings: Settings) -> None:
+        """Other settings from now on, as far as they can change while the gateway runs."""
+        self.policies = Policies(settings.expiry)  # first: it is the only one that may refuse
+        self.settings = replace(
+            self.settings,
+            residents=settings.residents,
+            turn=settings.turn,
+            limits=settings.limits,
+            expiry=settings.expiry,
+            retention=settings.retention,
+        )
+        self.residents.change(settings.residents.limit, settings.residents.idle_ttl)
+        self._hosting.change(settings.limits.turns)
 
     def _hosting_session(self, session: SessionId) -> AwakeChat | None:
         return next((chat for chat in self.awake.values() if chat.session and chat.session.id == session), None)
 
-    async def describe(self, chat: AwakeChat) -> str:
-        """A few plain lines for the people in a chat."""
-        turn, session = chat.turn, chat.session
-        running = f"running for {self.clock.now() - turn.started:.0f} s" if turn else "nothing runs"
-        lines = [f"Model: {self.model.name} ({self.model.provider})", f"Now: {running}, {len(chat.mailbox)} waiting"]
-        if session and session.begun:
-            lines.append(f"Conversation: {session.row.title or session.id}, {session.next_seq} messages")
-        elif session is None and (woken := await self.store.wake(chat.key)):
-            lines.append(f"Conversation: {woken.session.title or woken.session.id}, {len(woken.history)} messages")
-        else:
-            lines.append("Conversation: a new one")
-        return "\n".join(lines)
-
     def _wake(self, key: ChatKey, *, ephemeral: bool) -> AwakeChat:
         chat = self.awake.get(key)
         if chat is None:
-            chat = AwakeChat(key, mailbox_limit=self.settings.limits.mailbox, ephemeral=ephemeral)
+            chat = AwakeChat(key, ephemeral=ephemeral)
             self.awake[key] = chat
             chat.hold()  # until its host has had a first look
             self._hosts.start_soon(self._host, chat)
@@ -209,9 +222,8 @@ class Gateway:
             del self.awake[chat.key]
 
     def _deliver(self, chat: AwakeChat, incoming: Incoming, *, watched: bool = False) -> Mail:
-        self.unanswered += 1
         self._accepted += 1
-        mail = Mail(incoming, number=self._accepted, watched=watched, on_done=self._answered)
+        mail = Mail(incoming, number=self._accepted, watched=watched, on_done=partial(self._answered, chat))
         if call := _command_in(incoming):
             chat.hold()
             chat.commands.append(mail)
@@ -220,8 +232,15 @@ class Gateway:
             chat.mailbox.put(mail)
         return mail
 
-    def _answered(self) -> None:
+    def _count(self, chat: AwakeChat) -> None:
+        self.unanswered += 1
+        self.busy += not chat.unanswered
+        chat.unanswered += 1
+
+    def _answered(self, chat: AwakeChat) -> None:
         self.unanswered -= 1
+        chat.unanswered -= 1
+        self.busy -= not chat.unanswered
 
     async def _command(self, chat: AwakeChat, mail: Mail, call: commands.Call) -> None:
         try:
@@ -250,7 +269,8 @@ class Gateway:
         return mail
 
     async def recover(self) -> None:
-        """Take up what an earlier process left: answer what waits, send what was not sent."""
+        """Take up what an earlier process left: answer what waits, send what was not sent, see to what ended."""
+        await self._endings.recover()
         answers = [answer for answer in await self.store.unsent() if self._hosting.pushes(answer.chat)]
         for answer in answers:
             self._wake(answer.chat, ephemeral=False).outgoing.put(answer)
@@ -262,6 +282,7 @@ class Gateway:
                 # The connection that asked is gone and left no key to come back with: don't pay a model for it.
                 await self._hosting.settle(chat, Mail(incoming), "The request ended with a restart.", "stopped")
             else:
+                self._count(chat)
                 self._deliver(chat, incoming)
         if waiting or answers:
             log.info("taking up what was left", unanswered=len(waiting), unsent=len(answers))
@@ -283,54 +304,69 @@ async def open_gateway(
     settings: Settings,
     store: Store,
     model: ModelConfig,
-    tools: ToolSet,
+    catalogue: Catalogue,
     channels: Mapping[str, Channel],
     sessions_folder: Path,
     clock: Clock,
     chance: random.Random,
+    at_end: Sequence[AtEnd] = (),
 ) -> AsyncIterator[Gateway]:  # PROCESS
     ids = Ids(clock, chance)
     residents = Residents(settings.residents.limit, settings.residents.idle_ttl)
 
     def where(session: Session) -> ToolContext:
-        return ToolContext(session.id, session.row.chat, sessions_folder / session.id)
+        return ToolContext(session.id, session.row.chat, sessions_folder / session.id, session.own)
 
     tally = Tally()
-    turns = Turns(store=store, settings=settings, clock=clock, ids=ids, chance=chance, where=where, tally=tally)
+    turns = Turns(
+        store=store,
+        settings=lambda: gateway.settings,
+        clock=clock,
+        ids=ids,
+        chance=chance,
+        where=where,
+        tally=tally,
+    )
     with plain_errors():
-        async with create_task_group() as kept:  # outlives the sessions, and waits for the last close
+        # What is kept outlives the sessions, and waits for the last close.
+        async with create_task_group() as kept, create_task_group() as hosts:
+            endings = Endings(store, at_end, clock, hosts)
             hosting = Hosting(
                 store=store,
                 turns=turns,
                 residents=residents,
                 keeper=Keeper(kept, CLOSE_GRACE),
+                endings=endings,
                 model=model,
-                tools=tools,
+                catalogue=catalogue,
+                toolsets=settings.tools.toolsets,
                 deliveries={name: Delivery(channel, store, clock) for name, channel in channels.items()},
                 most_turns=settings.limits.turns,
                 clock=clock,
                 ids=ids,
             )
-            async with create_task_group() as hosts:
-                gateway = Gateway(
-                    settings=settings,
-                    store=store,
-                    model=model,
-                    residents=residents,
-                    tally=tally,
-                    hosting=hosting,
-                    hosts=hosts,
-                    clock=clock,
-                )
-                await gateway.recover()
-                hosts.start_soon(watch, gateway)
-                for channel in channels.values():
-                    hosts.start_soon(_receive, channel, gateway)
-                try:
-                    yield gateway
-                finally:
-                    gateway.leaving = hosting.leaving = True
-                    hosts.cancel_scope.cancel()
+            gateway = Gateway(
+                settings=settings,
+                store=store,
+                model=model,
+                residents=residents,
+                tally=tally,
+                endings=endings,
+                hosting=hosting,
+                hosts=hosts,
+                clock=clock,
+            )
+            await gateway.recover()
+            hosts.start_soon(watch, gateway)
+            hosts.start_soon(expire_regularly, gateway)
+            hosts.start_soon(forget_regularly, gateway, sessions_folder)
+            for channel in channels.values():
+                hosts.start_soon(_receive, channel, gateway)
+            try:
+                yield gateway
+            finally:
+                gateway.leaving = hosting.leaving = True
+                hosts.cancel_scope.cancel()
 
 
 def _command_in(incoming: Incoming) -> commands.Call | None:

@@ -8,7 +8,8 @@ from holdfast.core.clock import Clock
 from holdfast.core.errors import HoldfastError, StoreError, TryLater
 from holdfast.core.messages import Answer
 from holdfast.core.protocols import Channel, Store
-from holdfast.gateway.sessions import AwakeChat
+from holdfast.gateway.chats import AwakeChat
+from holdfast.gateway.patience import insist
 
 log = structlog.get_logger(__name__)
 
@@ -63,12 +64,8 @@ class Delivery:
 
     async def _note_sent(self, answer: Answer) -> None:
         """Before the next one is sent: an answer that is not known to be sent would be sent again."""
-        wait = 1.0
-        while True:
-            try:
-                await self._store.sent(answer.id, self._clock.now())
-                return
-            except StoreError as error:
-                log.error("can't note that an answer was sent; trying again", answer=answer.id, cause=str(error))
-                await anyio.sleep(wait)
-                wait = min(wait * 2, LONGEST_WAIT)
+
+        def failed(error: StoreError) -> None:
+            log.error("can't note that an answer was sent; trying again", answer=answer.id, cause=str(error))
+
+        await insist(lambda: self._store.sent(answer.id, self._clock.now()), failed, longest_wait=LONGEST_WAIT)

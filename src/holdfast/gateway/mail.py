@@ -44,14 +44,15 @@ class Mail:
         return self.answer is not None or self._failure is not None
 
     def publish(self, event: Event) -> None:
-        self._events.append(event)
-        self._ring()
+        if self.answer is None:  # what a turn says after its end is nobody's any more
+            self._events.append(event)
+            self._ring()
 
     def settle(self, answer: Answer) -> None:
         """The answer is stored: the last event."""
+        self.publish(Answered(answer.id, answer.text, answer.outcome, answer.error, answer.session, answer.usage))
         self.answer = answer
         self._let_go()
-        self.publish(Answered(answer.id, answer.text, answer.outcome, answer.error, answer.session, answer.usage))
 
     def fail(self, failure: BaseException) -> None:
         """Those who wait are let go with an error; the message itself stays in the inbox."""

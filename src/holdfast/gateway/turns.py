@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable
 
-import anyio
+import msgspec
 import structlog
 from anyio import CancelScope
 
@@ -11,7 +11,7 @@ from holdfast.agent.agent import Agent
 from holdfast.agent.loop import Asking, run
 from holdfast.core.clock import Clock, Ids
 from holdfast.core.errors import ModelError, StoreError
-from holdfast.core.events import AgentEvent, Said, Started
+from holdfast.core.events import AgentEvent, Said, Started, Text
 from holdfast.core.keys import MailId
 from holdfast.core.messages import (
     Answer,
@@ -23,10 +23,12 @@ from holdfast.core.messages import (
     Usage,
     UserMessage,
 )
-from holdfast.core.protocols import MessageRow, ModelAnswer, Store, ToolContext
+from holdfast.core.protocols import Commit, Controls, MessageRow, ModelAnswer, Store, ToolContext
 from holdfast.core.settings import Settings
+from holdfast.gateway.chats import AwakeChat
 from holdfast.gateway.mail import Mail
-from holdfast.gateway.sessions import AwakeChat, Session, Turn
+from holdfast.gateway.patience import insist
+from holdfast.gateway.sessions import Session, Turn
 from holdfast.gateway.tally import Tally
 
 log = structlog.get_logger(__name__)
@@ -35,14 +37,14 @@ STOPPED = {
     "stop": "(Stopped.)",
     "new": "(Stopped: the conversation was ended.)",
     "stall": "(Stopped: nothing happened for too long. Please try again.)",
+    "resume": "(Stopped: another conversation was resumed.)",
 }
+DISPLACED = ("new", "resume")
 INTERRUPTED = (
     "This call was interrupted before its result was known: it may have run or not. "
     "Check before repeating anything that changes something."
 )
 BROKE = "Something went wrong inside the gateway; the operator's log has the details. Please try again."
-
-
 EMPTY = "The model gave an empty answer; please ask again or rephrase."
 UNSTORED = "The gateway can't store anything right now; its operator has to free or repair its disk."
 
@@ -56,7 +58,7 @@ class Turns:
         self,
         *,
         store: Store,
-        settings: Settings,
+        settings: Callable[[], Settings],
         clock: Clock,
         ids: Ids,
         chance: random.Random,
@@ -84,8 +86,8 @@ class Turns:
                 answer = await self._try(turn, session, agent, unsaved)
             if scope.cancelled_caught:
                 answer = self._answer(mail.incoming, _stopped(turn), "stopped", session)
-            push = push and turn.stop_reason != "new"  # what /new displaced is kept, and said to nobody
-            await self._finish(session, agent, answer, unsaved, mail, push=push)
+            push = push and turn.stop_reason not in DISPLACED  # what it has said is kept, and told to nobody
+            answer = await self._finish(session, agent, answer, unsaved, mail, push=push)
         finally:
             chat.turn = None
         self._tally.count(answer, mail.incoming.received)
@@ -114,6 +116,8 @@ class Turns:
     async def _converse(self, turn: Turn, session: Session, agent: Agent, unsaved: list[MessageRow]) -> ModelAnswer:
         mail = turn.mail
         mail.publish(Started(session.id))
+        for notice in session.controls.notices:
+            mail.publish(Text(f"{notice}\n\n"))
         self._open_with(mail.incoming, session, agent, unsaved)
 
         async def emit(event: AgentEvent) -> None:
@@ -124,11 +128,13 @@ class Turns:
             else:
                 turn.show(event)
 
+        settings = self._settings()
         asking = Asking(
             sampling=mail.incoming.sampling,
             stream=mail.watched,
-            max_steps=self._settings.turn.max_steps,
-            attempts=self._settings.model.attempts,
+            reasoning=session.controls.reasoning,
+            max_steps=settings.turn.max_steps,
+            attempts=settings.model.attempts,
             chance=self._chance,
             show=turn.show,
         )
@@ -141,8 +147,9 @@ class Turns:
         """
         self._answer_open_calls(incoming, session, agent, unsaved)
         if session.last_mail != incoming.id:
-            session.last_mail = incoming.id
-            message = UserMessage(incoming.text)
+            notes = session.controls.notes
+            session.last_mail, session.notes_given = incoming.id, len(notes)
+            message = UserMessage(incoming.text, notes)
             agent.context.add(message)
             unsaved.append(self._row(session, message, incoming.id))
 
@@ -168,26 +175,35 @@ class Turns:
 
     async def _finish(
         self, session: Session, agent: Agent, answer: Answer, unsaved: list[MessageRow], mail: Mail, *, push: bool
-    ) -> None:
-        """Store the answer. A store that fails holds up this session alone, until it works again."""
+    ) -> Answer:
+        """Store the answer, with what people should be told besides, and return it.
+
+        A store that fails holds up this session alone, until it works again.
+        """
         self._answer_open_calls(mail.incoming, session, agent, unsaved)
         message = AssistantMessage(answer.text)
         agent.context.add(message)
         rows = [] if session.ephemeral else [*unsaved, self._row(session, message, answer.mail)]
-        wait = 0.5
-        while True:
+        before = session.controls
+        session.controls = _used_up(session)
+        if before.notices:
+            answer = msgspec.structs.replace(answer, text="\n\n".join((*before.notices, answer.text)))
+
+        def write() -> Commit[None]:
             if not session.begun and not session.ephemeral:
                 self._store.begin(session.row)
-            try:
-                await self._store.finish(answer, None if session.ephemeral else session.id, rows, push=push)
-            except StoreError as error:
-                log.error("an answer can't be stored; trying again", session=session.id, cause=str(error), wait=wait)
-                mail.fail(error)
-                await anyio.sleep(wait)
-                wait = min(wait * 2, 30)
-            else:
-                session.begun = True
-                return
+            controls = None if session.controls is before else session.controls
+            return self._store.finish(
+                answer, None if session.ephemeral else session.id, rows, push=push, controls=controls
+            )
+
+        def failed(error: StoreError) -> None:
+            log.error("an answer can't be stored; trying again", session=session.id, cause=str(error))
+            mail.fail(error)
+
+        await insist(write, failed)
+        session.begun = True
+        return answer
 
     def _row(self, session: Session, message: Message, mail: MailId) -> MessageRow:
         return session.numbered(lambda seq: MessageRow(seq, message, self._clock.now(), mail))
@@ -205,6 +221,14 @@ class Turns:
         now = self._clock.now()
         sid = "" if session.ephemeral else session.id
         return Answer(self._ids.new(), incoming.id, incoming.chat, text, now, outcome, error, sid, usage, incoming.memo)
+
+
+def _used_up(session: Session) -> Controls:
+    """The controls without what the turn has given to the model and to the people."""
+    controls = session.controls
+    if not controls.notes and not controls.notices:
+        return controls
+    return msgspec.structs.replace(controls, notes=controls.notes[session.notes_given :], notices=())
 
 
 def _stopped(turn: Turn) -> str:

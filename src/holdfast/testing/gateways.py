@@ -12,6 +12,7 @@ from holdfast.core.messages import Answer, Incoming, Message
 from holdfast.core.protocols import Channel, Store, Tool
 from holdfast.core.settings import Settings
 from holdfast.gateway import Gateway, open_gateway
+from holdfast.gateway.endings import AtEnd
 from holdfast.gateway.mail import Mail
 from holdfast.storage import open_store
 from holdfast.testing.scripted import Script, ScriptedModel
@@ -60,23 +61,29 @@ async def open_bench(
     channels: Mapping[str, Channel] | None = None,
     tools: Sequence[Tool] = TOOLS,
     clock: Clock | None = None,
+    at_end: Sequence[AtEnd] = (),
     seed: int = 0,
+    inline: bool = True,
 ) -> AsyncIterator[Bench]:
-    """Leaving the block takes the gateway down as a crash does, but for closing what it opened."""
+    """Leaving the block takes the gateway down as a crash does, but for closing what it opened.
+
+    `inline` is the store's: without it, its threads work as they do in earnest, and time is real.
+    """
     clock = clock or SystemClock()
     chance = random.Random(seed)
     model = ScriptedModel(script)
     async with (
-        open_store(folder / "holdfast.db", ledger=Ledger(), clock=clock, inline=True) as store,
+        open_store(folder / "holdfast.db", ledger=Ledger(), clock=clock, inline=inline) as store,
         open_gateway(
             settings=settings or Settings(),
             store=store,
             model=model.config(),
-            tools=Catalogue(tools).choose(),
+            catalogue=Catalogue(tools),
             channels=channels or {},
             sessions_folder=folder / "sessions",
             clock=clock,
             chance=chance,
+            at_end=at_end,
         ) as gateway,
     ):
         yield Bench(gateway, store, model, Ids(clock, chance), clock)

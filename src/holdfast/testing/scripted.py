@@ -1,7 +1,7 @@
 """A model that says what a test tells it to: the `Model` protocol in-process, without a wire."""
 
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import Any, TypeAlias
 
 import anyio
@@ -10,7 +10,7 @@ import msgspec
 from holdfast.agent.agent import ModelConfig
 from holdfast.core.events import Reasoning, Text
 from holdfast.core.messages import AssistantMessage, Message, ToolCall, Usage
-from holdfast.core.protocols import ModelAnswer, ModelRequest, ToolSpec
+from holdfast.core.protocols import Model, ModelAnswer, ModelRequest, ToolSpec
 
 Emit: TypeAlias = Callable[[Text | Reasoning], None]
 Script: TypeAlias = Callable[[Sequence[Message], Emit], Awaitable[str | AssistantMessage]]
@@ -30,6 +30,12 @@ class ScriptedModel:
         self.requests: list[tuple[bytes, bytes, tuple[bytes, ...]]] = []
         self.leases = 0
         """How many residencies hold it right now."""
+        self.leased: list[str] = []
+        """The names under which it was leased, one for each residency."""
+        self.efforts: list[str] = []
+        """How hard it was to think, request by request."""
+        self.around: Callable[[str], AbstractAsyncContextManager[Any]] = nullcontext
+        """Entered before a lease of a name is there and left after it: for one that is slow, hangs or fails."""
 
     def encode_system(self, prompt: str) -> bytes:
         return msgspec.json.encode(prompt)
@@ -42,6 +48,7 @@ class ScriptedModel:
 
     async def answer(self, request: ModelRequest, emit: Emit) -> ModelAnswer:
         self.requests.append((request.system, request.tools, tuple(request.messages)))
+        self.efforts.append(request.reasoning)
         said = await self._script([_decode(message) for message in request.messages], emit)
         message = AssistantMessage(said) if isinstance(said, str) else said
         if request.stream and message.text:
@@ -52,15 +59,14 @@ class ScriptedModel:
         """What the gateway needs to lease it."""
 
         @asynccontextmanager
-        async def lease() -> Any:
-            self.leases += 1
-            try:
-                yield self
-            finally:
-                self.leases -= 1
-
-        def open_model() -> AbstractAsyncContextManager[Any]:
-            return lease()
+        async def open_model(name: str) -> AsyncIterator[Model]:
+            async with self.around(name):
+                self.leases += 1
+                self.leased.append(name)
+                try:
+                    yield self
+                finally:
+                    self.leases -= 1
 
         return ModelConfig("scripted", self.name, "", self.wire, "", open_model)
 

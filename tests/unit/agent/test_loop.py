@@ -3,7 +3,7 @@
 import random
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import anyio
 import pytest
@@ -14,14 +14,19 @@ from holdfast.core.errors import GiveUp, ToolFailed
 from holdfast.core.events import AgentEvent, Said, ToolFinished, ToolStarted
 from holdfast.core.keys import ChatKey, SessionId
 from holdfast.core.messages import AssistantMessage, Message, Sampling, ToolMessage, UserMessage
-from holdfast.core.protocols import ModelAnswer, ToolContext
+from holdfast.core.protocols import ModelAnswer, Opener, ToolContext
 from holdfast.testing.scripted import ScriptedModel, calls
 from holdfast.tools.catalogue import Catalogue, ToolSet
 from holdfast.tools.function import FunctionTool
 
 pytestmark = pytest.mark.anyio
 
-WHERE = ToolContext(SessionId("s"), ChatKey("test", "chat"), Path("unused"))
+
+async def own(name: str, opener: Opener) -> NoReturn:
+    raise AssertionError("these tools own nothing")
+
+
+WHERE = ToolContext(SessionId("s"), ChatKey("test", "chat"), Path("unused"), own)
 
 
 class Stage:

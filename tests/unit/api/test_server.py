@@ -177,7 +177,7 @@ async def test_an_idle_client_is_closed_at_once(serve):
         assert time.monotonic() - started < 1
 
 
-async def test_a_request_that_was_abandoned_before_its_turn_holds_up_nobody(serve, capfd):
+async def test_past_the_limit_a_request_is_refused_at_once_and_an_abandoned_one_frees_its_place(serve, capfd):
     gate = Gate()
     head = b"POST /v1/chat/completions HTTP/1.1\r\nAuthorization: Bearer the-token\r\nContent-Length: %d\r\n\r\n%s"
     body = b'{"messages":[{"role":"user","content":"x"}]}'
@@ -185,16 +185,16 @@ async def test_a_request_that_was_abandoned_before_its_turn_holds_up_nobody(serv
         async with api.raw() as (_, first):
             first.write(head % (len(body), body))
             await gate.has(1)
-            async with api.raw() as (_, second):
+            async with api.raw() as (reader, second):
                 second.write(head % (len(body), body))
-                await until(lambda: api.bench.gateway.unanswered == 2)
-        await until(lambda: gate.inside == 0)  # the first was stopped, and then the second
+                refused = await reader.readuntil(b"\r\n\r\n")
+                assert refused.startswith(b"HTTP/1.1 429 ")
+                assert b"retry-after: 5" in refused.lower()
+        await until(lambda: gate.inside == 0)  # the first hung up, and was stopped
         await until(lambda: api.bench.gateway.unanswered == 0)
-        await api.post("/api/chats/web/a/messages", {"text": "x", "id": "1"})
-        await gate.has(1)
         async with api.raw() as (_, third):
             third.write(head % (len(body), body))
-            await until(lambda: api.bench.gateway.unanswered == 2)
+            await gate.has(1)
         started = time.monotonic()
     assert time.monotonic() - started < 5
     assert "Exception" not in capfd.readouterr().err

@@ -1,9 +1,11 @@
 """From acceptance to answer: in order, once, one at a time, and nothing left in memory."""
 
+import asyncio
 from pathlib import Path
 
 import anyio
 import pytest
+from msgspec.structs import replace
 
 from holdfast.core import failpoints
 from holdfast.core.errors import DuplicateMail, NotFound, StoreError, TryLater
@@ -165,7 +167,7 @@ async def test_many_chats_come_and_go_and_no_map_has_an_entry_for_them(tmp_path:
             await bench.say("hello", ChatKey("test", str(number)))
         await until(lambda: len(bench.gateway.awake) <= 8)
         assert len(bench.gateway.residents) == 8
-        assert bench.model.leases == 8
+        await until(lambda: bench.model.leases == 8)
         assert bench.gateway.unanswered == 0
 
 
@@ -220,17 +222,20 @@ async def test_a_conversation_can_be_ended_in_its_very_first_turn(tmp_path: Path
 
 
 async def test_a_request_that_waits_for_its_turn_can_be_stopped(tmp_path: Path) -> None:
-    gate = Gate()
+    gate, first, chat = Gate(), ChatKey("api", "request/0"), ChatKey("api", "request/1")
+    async with open_bench(tmp_path, gate) as bench:
+        for key in (first, chat):
+            await bench.gateway.accept(replace(bench.incoming("now", key, history=[]), fingerprint="has a key"))
+        await gate.has(waiting=2)
+    gate = Gate()  # the next start finds more to do than it may do at once
     async with open_bench(tmp_path, gate, settings=Settings(limits=LimitSettings(turns=1))) as bench:
-        running = await bench.send("hello")
         await gate.has(waiting=1)
-        chat = ChatKey("api", "request/1")
-        waiting = await bench.gateway.accept(bench.incoming("now", chat, history=[]))
+        waiting = bench.gateway.awake[chat].mailbox.peek()
         assert bench.gateway.stop(chat)
         assert (await waiting.answered()).outcome == "stopped"
         assert not bench.gateway.stop(chat)
         gate.open()
-        assert (await running.answered()).outcome == "ok"
+        await until(lambda: not bench.gateway.unanswered)
         assert gate.asked == 1
         await until(lambda: chat not in bench.gateway.awake)
 
@@ -241,3 +246,31 @@ async def test_how_turns_went_is_counted(tmp_path: Path) -> None:
         await bench.say("/help")
         assert bench.gateway.tally.outcomes == {"ok": 1}
         assert sum(bench.gateway.tally.buckets) == 1
+
+
+async def test_past_the_limit_of_chats_at_once_the_next_is_refused_and_nothing_of_it_is_kept(tmp_path: Path) -> None:
+    gate = Gate()
+    async with open_bench(tmp_path, gate, settings=Settings(limits=LimitSettings(turns=2))) as bench:
+        mails = [await bench.send("hello", ChatKey("test", name)) for name in "ab"]
+        with pytest.raises(TryLater, match="as many chats at once") as refused:
+            await bench.send("hello", ChatKey("test", "c"))
+        assert refused.value.after > 0
+        mails.append(await bench.send("me again", ChatKey("test", "a")))  # who is being answered may go on
+        assert (await bench.say("/status", ChatKey("test", "c"))).outcome == "ok"  # a command needs no turn
+        assert len(await bench.store.waiting()) == 3
+        gate.open()
+        for mail in mails:
+            assert (await mail.answered()).outcome == "ok"
+        assert bench.gateway.busy == 0
+        assert (await bench.say("hello", ChatKey("test", "c"))).outcome == "ok"
+
+
+async def test_a_burst_past_the_limit_is_refused_before_any_turn_has_begun(tmp_path: Path) -> None:
+    gate = Gate()
+    async with open_bench(tmp_path, gate, settings=Settings(limits=LimitSettings(turns=3))) as bench:
+        sent = await asyncio.gather(
+            *(bench.send("hello", ChatKey("test", str(number))) for number in range(10)), return_exceptions=True
+        )
+        assert sum(isinstance(result, TryLater) for result in sent) == 7
+        gate.open()
+        await until(lambda: not bench.gateway.unanswered)

@@ -142,18 +142,19 @@ async def test_new_drops_what_came_before_it_and_nothing_that_came_after(tmp_pat
 
 
 async def test_new_waits_for_nobody_elses_model(tmp_path: Path) -> None:
-    gate = Gate()
+    async with open_bench(tmp_path, Gate()) as bench:
+        await bench.send("hello", ChatKey("test", "other"))
+        await bench.send("old")
+    gate = Gate()  # the next start finds more to do than it may do at once
     async with open_bench(tmp_path, gate, settings=Settings(limits=LimitSettings(turns=1))) as bench:
-        other = await bench.send("hello", ChatKey("test", "other"))
         await gate.has(waiting=1)
-        waiting = await bench.send("old")
+        waiting = bench.gateway.awake[CHAT].mailbox.peek()
         with anyio.fail_after(5):
             await bench.say("/new")
         assert "Dropped" in (await waiting.answered()).text
-        fresh = await bench.send("fresh")
         gate.open()
-        assert (await fresh.answered()).text == "you said fresh"
-        assert (await other.answered()).outcome == "ok"
+        await until(lambda: not bench.gateway.unanswered)
+        assert (await bench.say("fresh")).text == "you said fresh"
         assert [m.text for m in await bench.said()] == ["fresh", "you said fresh"]
 
 
@@ -171,3 +172,101 @@ async def test_a_new_that_can_not_be_stored_loses_nothing(tmp_path: Path) -> Non
         gate.open()
         assert (await waiting.answered()).text == "you said waits"
         await until(lambda: not bench.gateway.unanswered)
+
+
+# ── what is set for a conversation ──────────────────────────────────────────────────────────────
+
+
+async def test_another_model_answers_from_the_next_message_on_and_is_told_so(tmp_path: Path) -> None:
+    async with open_bench(tmp_path, echo) as bench:
+        await bench.say("one")
+        assert "scripted" in (await bench.say("/model")).text
+        assert "other" in (await bench.say("/model other")).text
+        await until(lambda: bench.model.leases == 0)
+        await bench.say("two")
+        assert bench.model.leased == ["scripted", "other"]
+        first, second, *_ = (m for m in await bench.said() if isinstance(m, UserMessage))
+        assert not first.notes
+        assert "other" in second.notes[0]
+        await bench.say("three")
+        assert [m.notes for m in await bench.said() if isinstance(m, UserMessage)][2] == ()
+        assert "already" in (await bench.say("/model other")).text
+        assert "one word" in (await bench.say("/model other one")).text
+
+
+async def test_a_model_chosen_before_the_first_message_answers_it(tmp_path: Path) -> None:
+    async with open_bench(tmp_path, echo) as bench:
+        await bench.say("/model other")
+        await until(lambda: not bench.gateway.awake)
+        await bench.say("hello")
+        assert bench.model.leased == ["other"]
+        row = await bench.store.open_session(CHAT)
+        assert row
+        assert (row.title, row.controls.model, row.controls.notes) == ("hello", "other", ())
+
+
+async def test_a_model_chosen_mid_turn_waits_for_the_turns_end(tmp_path: Path) -> None:
+    gate = Gate()
+    async with open_bench(tmp_path, gate) as bench:
+        mail = await bench.send("one")
+        await gate.has(waiting=1)
+        await bench.say("/model other")
+        assert bench.model.leases == 1
+        gate.open()
+        assert (await mail.answered()).outcome == "ok"
+        await bench.say("two")
+        assert bench.model.leased == ["scripted", "other"]
+
+
+async def test_reasoning_changes_in_place(tmp_path: Path) -> None:
+    async with open_bench(tmp_path, echo) as bench:
+        await bench.say("one")
+        assert "default" in (await bench.say("/reasoning")).text
+        assert "no reasoning effort" in (await bench.say("/reasoning very")).text
+        await bench.say("/reasoning high")
+        await bench.say("two")
+        await bench.say("/reasoning default")
+        await bench.say("three")
+        assert bench.model.efforts == ["", "high", ""]
+        assert bench.model.leased == ["scripted"]
+        assert len({request[:2] for request in bench.model.requests}) == 1
+
+
+async def test_undo_takes_back_what_was_said_in_memory_and_in_the_store(tmp_path: Path) -> None:
+    async with open_bench(tmp_path, echo) as bench:
+        assert "nothing to undo" in (await bench.say("/undo")).text
+        for text in ("one", "two", "three"):
+            await bench.say(text)
+        assert "last 2 messages" in (await bench.say("/undo 2")).text
+        await bench.say("four")
+        said = [m.text for m in await bench.said()]
+        assert said == ["one", "you said one", "four", "you said four"]
+        assert len(bench.model.requests[-1][2]) == 3
+        assert "takes a number" in (await bench.say("/undo all")).text
+    async with open_bench(tmp_path, echo) as bench:
+        await bench.say("five")
+        assert len(bench.model.requests[-1][2]) == 5
+
+
+async def test_undo_is_refused_while_an_answer_is_on_its_way(tmp_path: Path) -> None:
+    gate = Gate()
+    async with open_bench(tmp_path, gate) as bench:
+        mail = await bench.send("one")
+        await gate.has(waiting=1)
+        assert "on its way" in (await bench.say("/undo")).text
+        gate.open()
+        assert (await mail.answered()).outcome == "ok"
+        assert len(await bench.said()) == 2
+
+
+async def test_resume_takes_up_the_conversation_that_ended_last(tmp_path: Path) -> None:
+    async with open_bench(tmp_path, echo) as bench:
+        assert "no earlier conversation" in (await bench.say("/resume")).text
+        await bench.say("one")
+        await bench.say("/new")
+        await bench.say("other")
+        assert "one" in (await bench.say("/resume")).text
+        await bench.say("two")
+        assert [m.text for m in await bench.said()] == ["one", "you said one", "two", "you said two"]
+        assert "other" in (await bench.say("/resume")).text
+        assert [m.text for m in await bench.said()] == ["other", "you said other"]

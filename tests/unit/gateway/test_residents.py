@@ -1,5 +1,6 @@
 """Who has a warm agent: least recently used leaves first, and never in the middle of a turn."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import anyio
@@ -7,9 +8,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from holdfast.core.keys import ChatKey
+from holdfast.core.messages import Message
 from holdfast.core.settings import ResidentSettings, Settings
 from holdfast.testing.gateways import CHAT, Bench, open_bench
-from holdfast.testing.scripted import Gate, echo, until
+from holdfast.testing.scripted import Emit, Gate, echo, until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual]
 
@@ -112,3 +114,67 @@ async def test_the_same_agent_answers_again_while_it_is_warm(tmp_path: Path) -> 
         agent = session.agent
         await bench.say("two")
         assert session.agent is agent
+
+
+async def test_pressure_goes_by_what_agents_hold_now_and_leaves_the_busy_alone(tmp_path: Path) -> None:
+    gate = Gate()
+    held = False
+
+    async def script(messages: Sequence[Message], emit: Emit) -> str:
+        return await gate(messages, emit) if held else await echo(messages, emit)
+
+    async with open_bench(tmp_path, script) as bench:
+        residents = bench.gateway.residents
+        for chat, size in zip(chats("abcd"), (100, 300, 200, 5000), strict=True):
+            await bench.say("x" * size, chat)
+        await bench.say("x" * 400, ChatKey("test", "a"))  # a has grown larger than b and c
+        held = True
+        busy = await bench.send("hello", ChatKey("test", "d"))
+        await gate.has(waiting=1)
+        left = []
+        for _ in range(3):
+            assert residents.relieve(1) == 1
+            await until(lambda: len(residents) == 3 - len(left))
+            left.append(resident(bench))
+        assert left == ["bcd", "cd", "d"]
+        assert residents.relieve(1) == 0
+        gate.open()
+        assert (await busy.answered()).outcome == "ok"
+
+
+async def test_the_order_by_size_stays_small_however_often_agents_are_used(tmp_path: Path) -> None:
+    async with open_bench(tmp_path, echo) as bench:
+        for _ in range(50):
+            for chat in chats("abc"):
+                await bench.say("hello", chat)
+        assert len(bench.gateway.residents._idle._heap) <= 8
+
+
+async def test_a_lower_limit_and_a_shorter_time_hold_at_once(tmp_path: Path) -> None:
+    async with open_bench(tmp_path, echo, settings=limited(4, idle_ttl=1000)) as bench:
+        for chat in chats("abcd"):
+            await bench.say("hello", chat)
+            await anyio.sleep(10)
+        bench.gateway.change(limited(3, idle_ttl=1000))
+        await until(lambda: resident(bench) == "bcd")
+        bench.gateway.change(limited(3, idle_ttl=25))
+        await anyio.sleep(1)
+        assert resident(bench) == "cd"
+        await anyio.sleep(10)
+        assert resident(bench) == "d"
+        bench.gateway.change(limited(3, idle_ttl=1000))
+        await anyio.sleep(500)
+        assert resident(bench) == "d"
+
+
+async def test_a_higher_limit_lets_those_over_it_stay(tmp_path: Path) -> None:
+    gate = Gate()
+    async with open_bench(tmp_path, gate, settings=limited(1)) as bench:
+        mails = [await bench.send("hello", chat) for chat in chats("abc")]
+        await gate.has(waiting=3)
+        bench.gateway.change(limited(3))
+        gate.open()
+        for mail in mails:
+            await mail.answered()
+        await anyio.sleep(10)
+        assert resident(bench) == "abc"
