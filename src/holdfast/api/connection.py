@@ -37,6 +37,10 @@ class Connections(ServerState):
     def all(self) -> list["Connection"]:
         return cast("list[Connection]", list(self.connections))
 
+    def descriptors(self) -> list[int]:
+        sockets = (connection.transport.get_extra_info("socket") for connection in self.all())
+        return [socket.fileno() for socket in sockets if socket]
+
     async def gone(self) -> None:
         """Until none is left."""
         if self.connections:

@@ -9,7 +9,7 @@ from prometheus_client.registry import Collector
 
 from holdfast.api.surface import Surface
 from holdfast.core.messages import Outcome
-from holdfast.gateway.status import count_descriptors
+from holdfast.gateway.descriptors import count_by_owner, list_descriptors
 from holdfast.gateway.tally import BOUNDS
 from holdfast.gateway.watch import rss
 
@@ -52,12 +52,20 @@ class Metrics(Collector):
             ("holdfast_residents", "Sessions with a warm agent.", len(gateway.residents)),
             ("holdfast_unanswered", "Accepted messages without an answer.", gateway.unanswered),
             ("holdfast_rss_bytes", "Resident memory of the process.", rss()),
-            ("holdfast_descriptors", "Open descriptors of the process.", count_descriptors()),
         ):
             yield GaugeMetricFamily(name, described, value)
+        yield self._descriptors()
         build = GaugeMetricFamily("holdfast_build_info", "The version that runs.", labels=("version",))
         build.add_metric((self._surface.version,), 1)
         yield build
+
+    def _descriptors(self) -> Metric:
+        """Without a sample where the system does not tell."""
+        metric = GaugeMetricFamily("holdfast_descriptors", "Open descriptors of the process.", labels=("owner",))
+        counts = count_by_owner(list_descriptors(self._surface.ledger) or [])
+        for owner, count in sorted(counts.items()):
+            metric.add_metric((owner,), count)
+        return metric
 
     def _histogram(self) -> Metric:
         tally = self._surface.gateway.tally

@@ -52,7 +52,12 @@ async def open_server(surface: Surface, listener: socket.socket) -> AsyncIterato
     )
     config.load()
     address = Address(surface.settings.server.host, listener.getsockname()[1])
-    with surface.ledger.enter("listener", f"{address.host}:{address.port}", since=surface.clock.now()):
+    with surface.ledger.enter(
+        "listener",
+        f"{address.host}:{address.port}",
+        since=surface.clock.now(),
+        holds=lambda: [listener.fileno(), *connections.descriptors()],
+    ):
         accepting = await asyncio.get_running_loop().create_server(
             partial(Connection, config, connections), sock=listener, backlog=BACKLOG
         )

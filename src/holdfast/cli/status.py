@@ -2,6 +2,8 @@
 
 import os
 import sys
+import textwrap
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +18,10 @@ EXAMPLES = """\b
 Examples:
   holdfast status
   holdfast status --json | jq ".sessions[].state\""""
+
+NO_END = 10_000
+_JOINT = "\xa0"
+"""A space that no line is broken at."""
 
 
 def status(
@@ -36,11 +42,13 @@ def status(
     if as_json:
         text = data.decode()
     else:
+        import shutil
         import time
 
         import msgspec
 
-        text = report(msgspec.json.decode(data), time.time())
+        width = shutil.get_terminal_size(fallback=(NO_END, 0)).columns  # a pipe has no edge
+        text = report(msgspec.json.decode(data), time.time(), width)
     sys.stdout.write(text + "\n")
 
 
@@ -55,45 +63,77 @@ async def _fetch(settings: "Settings", places: "Places", url: str, token: str) -
             raise GatewayAway(f"{error} Start one with: holdfast serve") from None
 
 
-def report(status: dict[str, Any], now: float) -> str:
+def report(status: dict[str, Any], now: float, width: int = 80) -> str:
     """The gateway's status for people: a few facts, then who holds what."""
+    entries = (*status["resources"], *status["transports"])
+    sessions = {session["id"] for session in status["sessions"]} | {entry["owner"] for entry in entries} - {"process"}
     facts = [
         ("version", status["version"]),
         ("up since", f"{_moment(status['started'])}, {_span(now - status['started'])}"),
         ("model", status["model"]),
         ("memory", _size(status["rss"])),
-        ("descriptors", str(status["descriptors"])),
-        ("threads", f"{len(status['threads'])}: {_held(status['threads'])}"),
-        ("children", _held(status["children"]) or "none"),
+        ("descriptors", _counted(status["descriptors"], sessions)),
+        ("threads", _counted(status["threads"], sessions)),
+        ("children", _children(status["children"], sessions) or "none"),
         ("sessions", f"{len(status['sessions'])} awake, {status['residents']} of them with a warm agent"),
     ]
     held = [
-        (entry["kind"], entry["name"], f"of {_owner(entry['owner'])}", _since(entry["since"], now))
-        for entry in (*status["resources"], *status["transports"])
+        (entry["kind"], entry["name"], f"of {_owner(entry['owner'], sessions)}", _since(entry["since"], now))
+        for entry in entries
     ]
-    paragraphs = [_columns(facts), *([_columns(held)] if held else [])]
-    paragraphs += [_session(session, now) for session in status["sessions"]]
+    paragraphs = [_facts(facts, width), *([_table(held, width)] if held else [])]
+    paragraphs += [_session(session, now, width) for session in status["sessions"]]
     return plain("\n\n".join(paragraphs))
 
 
-def _session(session: dict[str, Any], now: float) -> str:
+def _session(session: dict[str, Any], now: float, width: int) -> str:
     waiting = f", {session['waiting']} waiting" if session["waiting"] else ""
     agent = f"agent {session['agent']}, {_size(session['bytes'])}" if session["agent"] else "no agent"
     owns = f"owns {', '.join(session['owns'])}" if session["owns"] else "owns nothing"
-    return (
-        f"session {session['id']} in {session['chat']}\n"
-        f"  {session['state']}{waiting}; {agent}; last used {_span(now - session['last_used'])} ago; {owns}"
-    )
+    state = f"{session['state']}{waiting}; {agent}; last used {_span(now - session['last_used'])} ago; {owns}"
+    return f"session {session['id']} in {session['chat']}\n{_wrapped(state, width, '  ')}"
 
 
-def _columns(rows: Sequence[tuple[str, ...]]) -> str:
+def _facts(facts: Sequence[tuple[str, str]], width: int) -> str:
+    widest = max(len(name) for name, _ in facts)
+    indent = " " * (widest + 2)
+    return "\n".join(name.ljust(widest + 2) + _wrapped(fact, width, indent).lstrip() for name, fact in facts)
+
+
+def _table(rows: Sequence[tuple[str, ...]], width: int) -> str:
+    """In columns where there is room for them, else each row on two lines."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    if sum(widths) + 2 * len(widths) - 2 > width:
+        return "\n".join(f"{kind} {name}\n  {' '.join(more).rstrip()}" for kind, name, *more in rows)
     lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _owner(owner: str) -> str:
-    return "the process" if owner == "process" else f"session {owner}"
+def _wrapped(text: str, width: int, indent: str) -> str:
+    """Broken between words alone: an address or a path in two pieces can't be copied."""
+    lines = textwrap.wrap(text, max(width - len(indent), 20), break_long_words=False, break_on_hyphens=False)
+    return "\n".join(indent + line.replace(_JOINT, " ") for line in lines)
+
+
+def _counted(held: list[dict[str, str]] | None, sessions: set[str]) -> str:
+    """How many there are and whose, those of several sessions together."""
+    if held is None:
+        return "not told by this system"
+    counts = Counter(thing["owner"] for thing in held)
+    if len(ids := sessions & counts.keys()) > 1:
+        counts[f"{len(ids)} sessions"] = sum(counts.pop(id) for id in ids)
+    owners = (f"{count} of {_owner(owner, sessions)}" for owner, count in counts.most_common())
+    return f"{len(held)}: {', '.join(owner.replace(' ', _JOINT) for owner in owners)}"
+
+
+def _children(children: list[dict[str, str]], sessions: set[str]) -> str:
+    return ", ".join(f"{child['name']} of {_owner(child['owner'], sessions)}" for child in children)
+
+
+def _owner(owner: str, sessions: set[str]) -> str:
+    if owner == "process":
+        return "the process"
+    return f"session {owner}" if owner in sessions else owner
 
 
 def _since(since: float, now: float) -> str:
@@ -121,7 +161,3 @@ def _moment(when: float) -> str:
     from datetime import datetime
 
     return datetime.fromtimestamp(when).astimezone().strftime("%Y-%m-%d %H:%M:%S")
-
-
-def _held(things: list[dict[str, str]]) -> str:
-    return ", ".join(f"{thing['name']} of {thing['owner']}" for thing in things)

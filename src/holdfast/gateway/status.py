@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.core.ledger import Entry, Ledger
-from holdfast.gateway.sessions import AwakeChat
+from holdfast.gateway.chats import AwakeChat
+from holdfast.gateway.descriptors import list_descriptors, names
 from holdfast.gateway.watch import rss
 
 if TYPE_CHECKING:
@@ -29,10 +30,11 @@ class SessionStatus(msgspec.Struct, frozen=True):
 
 
 class Held(msgspec.Struct, frozen=True):
-    """A thread or a child process, and who it belongs to."""
+    """A descriptor, a thread or a child process, and who it belongs to."""
 
     name: str
     owner: str
+    """A session's id, a part of the gateway such as `the store`, or `process` for what is nobody's in particular."""
 
 
 class Status(msgspec.Struct, frozen=True):
@@ -44,7 +46,8 @@ class Status(msgspec.Struct, frozen=True):
     resources: list[Entry]
     transports: list[Entry]
     rss: int
-    descriptors: int
+    descriptors: list[Held] | None
+    """Null where the system does not tell."""
     threads: list[Held]
     children: list[Held]
 
@@ -60,7 +63,7 @@ def take_status(gateway: "Gateway", ledger: Ledger, *, version: str, started: fl
         resources=[entry for entry in entries if entry.kind != "socket pool"],
         transports=[entry for entry in entries if entry.kind == "socket pool"],
         rss=rss(),
-        descriptors=count_descriptors(),
+        descriptors=_descriptors(ledger),
         threads=sorted((_thread(thread.name) for thread in threading.enumerate()), key=lambda held: held.name),
         children=[_child(pid, entries) for pid in children()],
     )
@@ -83,7 +86,14 @@ def _session(chat: AwakeChat) -> SessionStatus:
     )
 
 
-_THREADS = {"store-": "the store", "AnyIO worker": "the tools"}
+def _descriptors(ledger: Ledger) -> list[Held] | None:
+    found = list_descriptors(ledger)
+    if found is None:
+        return None
+    return [Held(name, held.owner) for name, held in zip(names(found), found, strict=True)]
+
+
+_THREADS = {"store-": "the store", "AnyIO worker": "the tools", "log-writer": "the log"}
 
 
 def _thread(name: str) -> Held:
@@ -94,11 +104,6 @@ def _child(pid: int, entries: list[Entry]) -> Held:
     """A child that someone opened is in the ledger under its number."""
     name = str(pid)
     return Held(name, next((e.owner for e in entries if e.kind == "process" and e.name == name), "process"))
-
-
-def count_descriptors() -> int:
-    folder = Path("/proc/self/fd")
-    return len(list(folder.iterdir())) if folder.exists() else -1
 
 
 def children() -> list[int]:

@@ -15,6 +15,7 @@ from holdfast.api.server import open_listener, open_server
 from holdfast.api.surface import Address, Surface
 from holdfast.core.ledger import Ledger
 from holdfast.core.settings import LimitSettings, ServerSettings, Settings
+from holdfast.reloading import Reloading
 from holdfast.testing.gateways import Bench, open_bench
 from holdfast.testing.scripted import Script, echo
 
@@ -61,7 +62,9 @@ class Api:
 
 
 @asynccontextmanager
-async def _gateway(folder: Path, script: Script, settings: Settings) -> AsyncIterator[tuple[Bench, Surface]]:
+async def _gateway(
+    folder: Path, script: Script, settings: Settings, reread: Callable[[], Settings]
+) -> AsyncIterator[tuple[Bench, Surface]]:
     async with open_bench(folder, script, settings=settings) as bench:
         yield (
             bench,
@@ -75,6 +78,7 @@ async def _gateway(folder: Path, script: Script, settings: Settings) -> AsyncIte
                 model_why="a test says so",
                 version="1.2.3",
                 started=bench.clock.now(),
+                reload=Reloading(settings, reread, bench.gateway.change).reload,
             ),
         )
 
@@ -96,14 +100,18 @@ def serve(tmp_path: Path) -> Serve:
 
     @asynccontextmanager
     async def opening(
-        script: Script = echo, *, server: dict[str, Any] | None = None, limits: dict[str, Any] | None = None
+        script: Script = echo,
+        *,
+        server: dict[str, Any] | None = None,
+        limits: dict[str, Any] | None = None,
+        reread: Callable[[Settings], Settings] = lambda settings: settings,
     ) -> AsyncIterator[Api]:
         settings = Settings(
             server=ServerSettings(**{"port": 0, **(server or {})}), limits=LimitSettings(**(limits or {}))
         )
         headers = {"Authorization": f"Bearer {TOKEN}"}
         async with (
-            _gateway(tmp_path, script, settings) as (bench, surface),
+            _gateway(tmp_path, script, settings, lambda: reread(settings)) as (bench, surface),
             open_own_server(surface) as address,
             aiohttp.ClientSession(address.url, headers=headers) as client,
         ):

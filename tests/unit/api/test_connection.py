@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from holdfast.api import connection
-from holdfast.gateway.status import count_descriptors
+from holdfast.gateway.descriptors import open_descriptors
 from holdfast.testing.scripted import Gate, until
 
 pytestmark = pytest.mark.anyio
@@ -130,6 +130,6 @@ async def test_a_client_that_does_not_read_is_let_go(serve, monkeypatch):
         )
         writer.write(request % (len(body), body))
         assert "200 OK" in await head(reader)
-        both_ends = count_descriptors()
+        both_ends = len(open_descriptors() or ())
         # The answer is larger than all buffers in between, and nobody reads it.
-        await until(lambda: count_descriptors() == both_ends - 1, within=20)
+        await until(lambda: len(open_descriptors() or ()) == both_ends - 1, within=20)

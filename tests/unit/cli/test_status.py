@@ -47,21 +47,26 @@ STATUS = {
     ],
     "transports": [{"kind": "transport", "name": "https://example.org", "owner": "process", "since": NOW - 90}],
     "rss": 81_234_567,
-    "descriptors": 23,
+    "descriptors": [
+        {"name": "1 /dev/null", "owner": "process"},
+        {"name": "3 epoll", "owner": "the event loop"},
+        {"name": "4 pipe", "owner": "s1"},
+        *({"name": f"{n} socket", "owner": "socket pool https://example.org"} for n in range(5, 8)),
+    ],
     "threads": [{"name": "MainThread", "owner": "process"}, {"name": "store-writer", "owner": "the store"}],
     "children": [{"name": "4711", "owner": "s1"}],
 }
 
 
 def test_everything_is_told_with_its_owner() -> None:
-    lines = report(STATUS, NOW).splitlines()
+    lines = report(STATUS, NOW, 200).splitlines()
     assert [" ".join(line.split()) for line in lines if not line.startswith("up since")] == [
         "version 1.2.3",
         "model some-model",
         "memory 81 MB",
-        "descriptors 23",
-        "threads 2: MainThread of process, store-writer of the store",
-        "children 4711 of s1",
+        "descriptors 6: 3 of socket pool https://example.org, 1 of the process, 1 of the event loop, 1 of session s1",
+        "threads 2: 1 of the process, 1 of the store",
+        "children 4711 of session s1",
         "sessions 2 awake, 1 of them with a warm agent",
         "",
         "database /data/holdfast.db of the process for 3 min",
@@ -75,6 +80,27 @@ def test_everything_is_told_with_its_owner() -> None:
         "awake; no agent; last used 61 min ago; owns nothing",
     ]
     assert [line for line in lines if line.startswith("up since") and line.endswith(", 3 d")]
+
+
+@pytest.mark.parametrize("width", [80, 60, 40])
+def test_it_fits_the_terminal_it_is_shown_in(width: int) -> None:
+    lines = report(STATUS, NOW, width).splitlines()
+    assert max(map(len, lines)) <= max(width, len("             3 of socket pool https://example.org,"))
+    for whole in ("3 of socket pool https://example.org", "session s1 in terminal:main", "database"):
+        assert any(whole in line for line in lines), "what belongs together is not broken in two"
+
+
+def test_the_descriptors_of_many_sessions_are_told_together() -> None:
+    status = {
+        **STATUS,
+        "sessions": [{**STATUS["sessions"][0], "id": f"s{number}"} for number in range(40)],
+        "descriptors": [{"name": f"{number} pipe", "owner": f"s{number // 2}"} for number in range(80)],
+    }
+    assert "descriptors  80: 80 of 40 sessions\n" in report(status, NOW)
+
+
+def test_a_system_that_does_not_tell_is_told() -> None:
+    assert "descriptors  not told by this system\n" in report({**STATUS, "descriptors": None}, NOW)
 
 
 def test_a_gateway_with_nothing_in_memory_is_told_too() -> None:
@@ -106,7 +132,8 @@ def test_the_status_of_a_real_gateway(
         assert run(["status", *at]) == 0
         shown = capsys.readouterr().out
         assert "in terminal:main\n  resident; agent demo, " in shown
-        assert f"listener  127.0.0.1:{gateway.port} " in shown
+        assert f"\nlistener    127.0.0.1:{gateway.port} " in shown
+        assert " of the event loop, " in shown
         assert run(["status", "--json", *at]) == 0
         told = json.loads(capsys.readouterr().out)
     assert told["sessions"][0]["chat"] == "terminal:main"

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 from urllib.parse import urlsplit
+from weakref import WeakSet
 
 import msgspec
 from telegram import Bot
@@ -52,7 +53,11 @@ async def open_channel(
     """Opens the pool of connections and asks Telegram nothing yet: that is `receive`'s and `send`'s business."""
     token = settings.token.reveal()
     base = settings.api_base.rstrip("/")
-    with _out_of_logs(token), ledger.enter("socket pool", _origin(base), since=clock.now()):
+    pool = _Connections()
+    with (
+        _out_of_logs(token),
+        ledger.enter("socket pool", _origin(base), since=clock.now(), holds=pool.descriptors),
+    ):
         async with _Request(
             connection_pool_size=CONNECTIONS,
             connect_timeout=pace.reply,
@@ -60,12 +65,34 @@ async def open_channel(
             write_timeout=pace.reply,
             pool_timeout=pace.reply,
             # As for models: a proxy variable or a .netrc meant for others must not reroute conversations.
-            httpx_kwargs={"verify": ssl.create_default_context(), "trust_env": False},
+            httpx_kwargs={
+                "verify": ssl.create_default_context(),
+                "trust_env": False,
+                "event_hooks": {"request": [pool.watch]},
+            },
         ) as request:
             # The bot is not entered: that would ask Telegram, fail when it is down, and put the token in the error.
             bot = Bot(token, base_url=f"{base}/bot", request=request, get_updates_request=request)
             outbound = Outbound(bot, pace)
             yield TelegramChannel(Inbound(bot, outbound, settings.allow, clock, pace), outbound)
+
+
+class _Connections:
+    """The connections that requests have opened, as long as they are open."""
+
+    def __init__(self) -> None:
+        self._streams: WeakSet[Any] = WeakSet()
+
+    async def watch(self, request: Any) -> None:
+        request.extensions["trace"] = self._note
+
+    async def _note(self, event: str, info: dict[str, Any]) -> None:
+        if event in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
+            self._streams.add(info["return_value"])
+
+    def descriptors(self) -> list[int]:
+        sockets = (stream.get_extra_info("socket") for stream in self._streams)
+        return [number for socket in sockets if socket and (number := socket.fileno()) >= 0]
 
 
 class _Request(HTTPXRequest):

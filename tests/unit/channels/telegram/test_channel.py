@@ -15,6 +15,7 @@ from holdfast.core.clock import SystemClock
 from holdfast.core.ledger import Ledger
 from holdfast.core.protocols import Channel
 from holdfast.core.settings import Secret, TelegramSettings
+from holdfast.gateway.descriptors import list_descriptors, names
 from holdfast.testing.channels import Inbox, check_channel
 from holdfast.testing.telegram import ANNA, BotApi
 
@@ -63,6 +64,20 @@ async def test_the_ledger_knows_its_sockets_as_long_as_it_is_open(api: BotApi, o
         assert (entry.kind, entry.name, entry.owner) == ("socket pool", api.url, "process")
         assert entry.since > 0
     assert len(ledger) == 0
+
+
+async def test_the_ledger_knows_which_descriptors_are_its_own(api: BotApi, open_bot: OpenBot) -> None:
+    ledger, inbox = Ledger(), Inbox()
+    async with open_bot(ledger=ledger) as channel, anyio.create_task_group() as group:
+        assert ledger.holders() == {}
+        group.start_soon(channel.receive, inbox.accept)
+        await api.until(lambda: len(api.made("getUpdates")) >= 1)
+        found = list_descriptors(ledger) or []
+        connections = [name for name, held in zip(names(found), found, strict=True) if held.holder]
+        assert connections
+        assert all(name.endswith(f"→ {api.url.removeprefix('http://')}") for name in connections)
+        group.cancel_scope.cancel()
+    assert ledger.holders() == {}
 
 
 async def test_it_opens_while_telegram_is_out_of_reach(api: BotApi, open_bot: OpenBot) -> None:
