@@ -3,40 +3,42 @@
 import asyncio
 import gc
 import importlib
-import logging
 import os
 import random
 import resource
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
-from importlib.metadata import entry_points
-from typing import Any, TextIO, TypeVar, cast
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, TypeVar
 
 import anyio
 import msgspec
 import structlog
 from msgspec.structs import replace
-from structlog.tracebacks import ExceptionDictTransformer
 
 from holdfast import __version__
 from holdfast.agent.agent import ModelConfig, credential_digest
 from holdfast.api.server import open_listener, open_server
-from holdfast.api.surface import Surface
+from holdfast.api.surface import Reload, Surface
 from holdfast.core import failpoints
 from holdfast.core.clock import Clock, Ids, SystemClock
 from holdfast.core.errors import SettingsError
 from holdfast.core.ledger import Ledger
-from holdfast.core.protocols import Channel, Model, OpenChannel, Tool
+from holdfast.core.protocols import Channel, Model, OpenChannel
 from holdfast.core.scopes import plain_errors
-from holdfast.core.settings import ChannelSettings, LogSettings, Places, Settings
+from holdfast.core.settings import ChannelSettings, Places, Settings, load_settings
 from holdfast.gateway import open_gateway
+from holdfast.gateway.descriptors import open_descriptors
+from holdfast.logs import open_logs
+from holdfast.models.home import Home, open_home
 from holdfast.models.providers import ModelChoice, ask_for_models, choose_model
 from holdfast.models.transports import Transports, open_transports
+from holdfast.reloading import Reloading
 from holdfast.storage import open_store
 from holdfast.storage.folder import keep_token, open_folder
-from holdfast.tools.catalogue import Catalogue
+from holdfast.tools.catalogue import Catalogue, Source
 
 log = structlog.get_logger(__name__)
 
@@ -47,7 +49,7 @@ DRAIN = 20.0
 
 
 class Running(msgspec.Struct, frozen=True):
-    """A gateway that is up: what a person wants to know of it."""
+    """A gateway that is up: what a person wants to know of it, and how to have it read its settings again."""
 
     base_url: str
     token: str
@@ -55,6 +57,7 @@ class Running(msgspec.Struct, frozen=True):
     provider: str
     why: str
     places: Places
+    reload: Reload
     version: str = __version__
 
     @property
@@ -65,15 +68,23 @@ class Running(msgspec.Struct, frozen=True):
 
 @asynccontextmanager
 async def open_app(
-    settings: Settings, places: Places, *, port: int | None = None, hurry: asyncio.Event | None = None
+    settings: Settings,
+    places: Places,
+    *,
+    port: int | None = None,
+    hurry: asyncio.Event | None = None,
+    ledger: Ledger | None = None,
+    reread: Callable[[], Settings] | None = None,
 ) -> AsyncIterator[Running]:
     """The whole gateway, from its data folder to its web server; leaving the block closes it, inside out.
 
-    Running turns may then come to their end, unless `hurry` is set.
+    Running turns may then come to their end, unless `hurry` is set. `reread` gives the settings as they are by
+    then; without it they stay the same.
     """
     if port is not None:
         settings = replace(settings, server=replace(settings.server, port=port))
-    ledger, clock, chance = Ledger(), SystemClock(), random.Random()
+    ledger = Ledger() if ledger is None else ledger
+    clock, chance = SystemClock(), random.Random()
     with (
         open_folder(places.data, places.lock, ledger) as announce,
         open_listener(settings.server) as listener,  # before any work is taken up: the port may be in use
@@ -84,18 +95,21 @@ async def open_app(
         async with (
             open_store(places.database, durability=settings.store.durability, ledger=ledger, clock=clock) as store,
             open_transports(ledger) as transports,
+            open_home() as home,
             _open_channels(settings.channels, ledger, clock) as channels,
             open_gateway(
                 settings=settings,
                 store=store,
-                model=_model_config(choice, transports),
-                tools=Catalogue(_tools(settings)).choose(settings.tools.toolsets),
+                model=_model_config(choice, transports, home),
+                catalogue=Catalogue.of(tool_sources(settings)),
                 channels=channels,
                 sessions_folder=places.sessions,
                 clock=clock,
                 chance=chance,
+                at_end=[entry.load() for entry in entry_points(group="holdfast.at_end")],
             ) as gateway,
         ):
+            reload = Reloading(settings, reread or (lambda: settings), gateway.change).reload
             surface = Surface(
                 gateway=gateway,
                 settings=settings,
@@ -106,101 +120,95 @@ async def open_app(
                 model_why=choice.why,
                 version=__version__,
                 started=clock.now(),
+                reload=reload,
             )
             async with open_server(surface, listener) as address:
                 announce(address.url)
-                yield Running(address.url, token, choice.name, choice.provider, choice.why, places)
+                yield Running(address.url, token, choice.name, choice.provider, choice.why, places, reload)
                 await gateway.drain(DRAIN, hurry)
 
 
-async def serve(settings: Settings, places: Places, *, on_ready: Callable[[Running], None]) -> None:
-    """Run the gateway until SIGTERM or SIGINT."""
+async def serve(environ: Mapping[str, str], ledger: Ledger, *, on_ready: Callable[[Running], None]) -> None:
+    """Run the gateway until SIGTERM, SIGINT or the end of its terminal; SIGHUP has it read its settings again."""
     failpoints.arm_from_environment()
-    configure_logs(settings.log, sys.stderr)
-    _raise_descriptor_limit()
-    hurry = asyncio.Event()
-    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals, plain_errors():
+    settings, places = load_settings(environ)
+    hurry, hangs_up = asyncio.Event(), _ends_with_its_terminal()
+    with (
+        open_logs(settings.log, sys.stderr, folder=places.data, ledger=ledger, colours="NO_COLOR" not in environ),
+        anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals,
+        plain_errors(),
+    ):
+        _raise_descriptor_limit()
         async with anyio.create_task_group() as group:
-            async with open_app(settings, places, hurry=hurry) as running:
+            async with open_app(
+                settings, places, hurry=hurry, ledger=ledger, reread=lambda: load_settings(environ)[0]
+            ) as running:
                 _tune_collector()
                 on_ready(running)
-                number = await anext(signals)
+                async for number in signals:
+                    if number != signal.SIGHUP or (hangs_up and not _on_a_terminal()):
+                        break
+                    group.start_soon(_reload, running.reload)
                 log.info("stopping; the same again hurries", signal=signal.Signals(number).name)
                 group.start_soon(_hurry, signals, hurry)
             group.cancel_scope.cancel()
 
 
 async def _hurry(signals: AsyncIterator[signal.Signals], hurry: asyncio.Event) -> None:
-    await anext(signals)
+    async for number in signals:
+        if number != signal.SIGHUP:
+            break
     log.warning("in a hurry: running turns are cut short, and taken up at the next start")
     hurry.set()
 
 
-def run(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run on the one event loop, uvloop's where it is there."""
+async def _reload(reload: Reload) -> None:
+    try:
+        await reload()
+    except SettingsError:
+        pass  # it is in the log
+    except Exception:  # the edge of a signal: the gateway goes on
+        log.exception("reading the settings again broke")
+
+
+def _ends_with_its_terminal() -> bool:
+    """Whether a terminal that is closed ends this process; `nohup` sees to it that it doesn't."""
+    return _on_a_terminal() and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN
+
+
+def _on_a_terminal() -> bool:
+    try:
+        os.close(os.open(os.ctermid(), os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
+
+
+def run(main: Callable[[Ledger], Coroutine[Any, Any, T]]) -> T:
+    """Run on the one event loop, uvloop's where it is there. It is the first in the process's ledger."""
     try:
         import uvloop
     except ImportError:
         factory: Callable[[], asyncio.AbstractEventLoop] | None = None
     else:
         factory = uvloop.new_event_loop
+    before = open_descriptors() or {}
     with asyncio.Runner(loop_factory=factory) as runner:
-        return runner.run(main())
+        return runner.run(_enter_loop(main, before))
 
 
-class LogStream:
-    """A text stream whose failures cost a line and never the gateway: a full disk, a reader that left."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def write(self, text: str) -> int:
-        with suppress(OSError, ValueError):
-            return self._stream.write(text)
-        return 0
-
-    def flush(self) -> None:
-        with suppress(OSError, ValueError):
-            self._stream.flush()
+async def _enter_loop(main: Callable[[Ledger], Coroutine[Any, Any, T]], before: Collection[int]) -> T:
+    """What came since `before` is the loop's own: this is the first thing that runs on it."""
+    ledger, own = Ledger(), set(open_descriptors() or {}) - set(before)
+    with ledger.enter("event loop", type(asyncio.get_running_loop()).__module__.partition(".")[0], holds=lambda: own):
+        return await main(ledger)
 
 
-def configure_logs(settings: LogSettings, stream: TextIO) -> None:
-    """One line an event: for people on a terminal, JSON for programs."""
-    as_json = settings.format == "json" or (settings.format == "auto" and not stream.isatty())
-    render: list[Any] = (
-        # Without the values of variables: they may be keys, and people's words.
-        [
-            structlog.processors.ExceptionRenderer(ExceptionDictTransformer(show_locals=False)),
-            structlog.processors.JSONRenderer(),
-        ]
-        if as_json
-        else [
-            structlog.dev.ConsoleRenderer(
-                colors=stream.isatty() and "NO_COLOR" not in os.environ,
-                exception_formatter=structlog.dev.plain_traceback,
-            )
-        ]
-    )
-    structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso"),
-            *render,
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(settings.level),
-        logger_factory=structlog.PrintLoggerFactory(cast(TextIO, LogStream(stream))),
-        cache_logger_on_first_use=True,
-    )
-    logging.basicConfig(level=logging.WARNING, stream=cast(TextIO, LogStream(stream)))
-
-
-def _model_config(choice: ModelChoice, transports: Transports) -> ModelConfig:
+def _model_config(choice: ModelChoice, transports: Transports, home: Home) -> ModelConfig:
     opener = _entry_point("holdfast.models", choice.wire)
 
-    def open_model() -> AbstractAsyncContextManager[Model]:
-        model: AbstractAsyncContextManager[Model] = opener(choice, transports)
-        return model
+    def open_model(name: str) -> AbstractAsyncContextManager[Model]:
+        return home.open(opener(replace(choice, name=name), transports))
 
     return ModelConfig(
         provider=choice.provider,
@@ -209,6 +217,8 @@ def _model_config(choice: ModelChoice, transports: Transports) -> ModelConfig:
         wire=choice.wire,
         credential_digest=credential_digest(choice.api_key.reveal()),
         open=open_model,
+        alone=choice.wire == "demo",
+        reasons=not choice.dialect.with_tools,
     )
 
 
@@ -224,15 +234,24 @@ async def _open_channels(settings: ChannelSettings, ledger: Ledger, clock: Clock
         yield channels
 
 
-def _tools(settings: Settings) -> Iterable[Tool]:
-    """Installed tools first, then those of the modules in the settings: the first of a name wins."""
-    for entry in sorted(entry_points(group="holdfast.tools"), key=lambda entry: entry.name):
-        yield from entry.load()
+def tool_sources(settings: Settings) -> Iterator[Source]:
+    """The tools that are installed, Holdfast's own and those of plug-ins, and those of the modules in the settings."""
+    for entry in sorted(entry_points(group="holdfast.tools"), key=lambda entry: (_package(entry), entry.name)):
+        package = _package(entry)
+        try:
+            tools = tuple(entry.load())
+        except (ImportError, AttributeError) as error:
+            raise SettingsError(f"The tools of {package} can't be loaded: {error}; update or uninstall it.") from None
+        yield Source("built-in" if package == "holdfast" else "plug-in", tools, f"{package}/{entry.name}")
     for name in settings.tools.modules:
         try:
-            yield from importlib.import_module(name).TOOLS
+            yield Source("module", tuple(importlib.import_module(name).TOOLS), name)
         except (ImportError, AttributeError) as error:
             raise SettingsError(f"[tools] modules: {name} has no tools to load: {error}") from None
+
+
+def _package(entry: EntryPoint) -> str:
+    return entry.dist.name if entry.dist else ""
 
 
 def _entry_point(group: str, name: str) -> Any:

@@ -15,8 +15,8 @@ def test_imports_go_down_only() -> None:
 
 def test_an_import_that_goes_up_is_found(tmp_path: Path) -> None:
     package = tmp_path / "holdfast"
-    layers = ("testing", "cli", "app", "api", "gateway", "agent", "channels", "models", "tools", "storage", "core")
-    for name in layers:
+    layers = ("testing", "cli", "app", "logs", "reloading", "api", "gateway", "agent")
+    for name in (*layers, "channels", "models", "tools", "storage", "core"):
         (package / name).mkdir(parents=True)
         (package / name / "__init__.py").touch()
     (package / "__init__.py").touch()

@@ -1,56 +1,18 @@
-"""The composition root: logs that tell no secrets and cost no gateway, and signals that are heeded."""
+"""The composition root: signals that are heeded, settings that are read again, and limits that are survived."""
 
-import contextlib
-import io
 import os
+import pty
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-import structlog
 
-from holdfast.app import LogStream, configure_logs
-from holdfast.core.settings import LogSettings
-from holdfast.testing.processes import GatewayProcess
-
-
-@pytest.fixture(autouse=True)
-def logs_as_before():
-    yield
-    structlog.reset_defaults()
-
-
-@pytest.mark.parametrize("form", ["console", "json"])
-def test_a_logged_exception_shows_no_variables(form: str) -> None:
-    stream = io.StringIO()
-    configure_logs(LogSettings(format=form), stream)
-    secret = "sk-very-secret"
-    try:
-        raise ValueError("what went wrong")
-    except ValueError:
-        structlog.get_logger().exception("broke")
-    text = stream.getvalue()
-    assert "what went wrong" in text
-    assert "test_app.py" in text
-    assert secret not in text
-
-
-def test_a_log_that_can_not_be_written_costs_its_lines_alone() -> None:
-    full = os.open("/dev/full", os.O_WRONLY)
-    stream = os.fdopen(full, "w", buffering=1, closefd=False)
-    try:
-        tolerant = LogStream(stream)
-        for _ in range(3):
-            tolerant.write("a line\n")
-            tolerant.flush()
-        with pytest.raises(OSError, match="No space"):
-            stream.flush()
-    finally:
-        os.close(full)
-        with contextlib.suppress(OSError):
-            stream.close()
-
+from holdfast.testing.processes import GatewayProcess, running_gateway
 
 OUT_OF_DESCRIPTORS = """
 import anyio, os, pathlib, resource, tempfile
@@ -108,3 +70,120 @@ def test_the_data_folder_is_for_its_owner_alone(tmp_path: Path) -> None:
         assert gateway.terminate() == 0
     finally:
         gateway.kill()
+
+
+# ── settings that are read again ────────────────────────────────────────────────────────────────
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_signal_has_the_gateway_read_its_settings_again(tmp_path: Path) -> None:
+    file = tmp_path / "holdfast.toml"
+    with running_gateway(tmp_path) as gateway:
+        for chat in ("one", "two", "three"):
+            gateway.say(chat, "say hi")
+        assert gateway.ask("/admin/status")["residents"] == 3
+
+        file.write_text("[residents]\nlimit = 2\n\n[server]\nconnections = 9\n")
+        os.kill(gateway.pid, signal.SIGHUP)
+        wait_for(lambda: '"changed": ["residents.limit"], "needs_restart": ["server.connections"]' in gateway.output)
+        wait_for(lambda: gateway.ask("/admin/status")["residents"] == 2)
+        assert gateway.ask("/admin/reload", {}) == {"changed": [], "needs_restart": ["server.connections"]}
+
+        file.write_text("[residents]\nlimit = 0\n")
+        wrong = f"{file}:2: [residents] limit: found 0, but it must be a whole number from 1 upwards"
+        os.kill(gateway.pid, signal.SIGHUP)
+        wait_for(lambda: wrong in gateway.output)
+        with pytest.raises(OSError, match="422") as refused:
+            gateway.ask("/admin/reload", {})
+        assert wrong in str(refused.value)
+        gateway.say("four", "say hi")
+        wait_for(lambda: gateway.ask("/admin/status")["residents"] == 2)
+
+        file.unlink()
+        os.kill(gateway.pid, signal.SIGHUP)
+        wait_for(lambda: '"changed": ["residents.limit"], "needs_restart": []' in gateway.output)
+        assert gateway.terminate() == 0
+        assert "Traceback" not in gateway.output
+
+
+def test_what_the_command_line_says_beats_the_file_also_later(tmp_path: Path) -> None:
+    (tmp_path / "holdfast.toml").write_text("[server]\nport = 1\n[model]\nprovider = 'demo'\n")
+    command = [sys.executable, "-m", "holdfast", "serve", "--port", "0", "--host", "127.0.0.1"]
+    environment = {**os.environ, "HOLDFAST_HOME": str(tmp_path)}
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as serving:
+        try:
+            assert serving.stdout
+            assert "is ready: http://127.0.0.1:" in serving.stdout.readline()
+            done = subprocess.run(
+                [sys.executable, "-m", "holdfast", "reload"],
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=30,
+                check=False,
+            )
+        finally:
+            serving.terminate()
+            serving.communicate(timeout=30)
+    assert (done.stdout, done.stderr) == ("Nothing has changed.\n", "")
+
+
+# ── the end of a terminal ───────────────────────────────────────────────────────────────────────
+
+ON_A_TERMINAL = """
+import fcntl, os, signal, sys, termios
+
+os.setsid()
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+signal.signal(signal.SIGHUP, getattr(signal, sys.argv[1]))
+os.execv(sys.executable, [sys.executable, "-m", "holdfast", "serve", "--port", "0"])
+"""
+
+
+@pytest.mark.parametrize("disposition", ["SIG_DFL", "SIG_IGN"])
+def test_a_terminal_that_is_closed_ends_the_gateway_in_good_order_unless_nohup_says_otherwise(
+    tmp_path: Path, disposition: str
+) -> None:
+    log = tmp_path / "the.log"
+    environment = {**os.environ, "HOLDFAST_HOME": str(tmp_path), "HOLDFAST_MODEL__PROVIDER": "demo"}
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", ON_A_TERMINAL, disposition],
+        env={**environment, "HOLDFAST_LOG__FILE": str(log)},
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+    )
+    os.close(theirs)
+
+    def reloads() -> int:
+        return log.read_text().count("the settings were read again")
+
+    try:
+        shown = b""
+        while b"Ctrl-C stops it." not in shown:
+            shown += os.read(ours, 65536)
+        process.send_signal(signal.SIGHUP)  # from somebody, while the terminal is there
+        wait_for(lambda: reloads() == 1)
+        os.close(ours)
+        if disposition == "SIG_DFL":
+            assert process.wait(timeout=30) == 0
+            assert '"signal": "SIGHUP"' in log.read_text()
+        else:
+            wait_for(lambda: reloads() == 2)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(timeout=30) == 0
+            assert '"signal": "SIGTERM"' in log.read_text()
+    finally:
+        with suppress(OSError):
+            os.close(ours)
+        process.kill()
+        process.wait(timeout=30)

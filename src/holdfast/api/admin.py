@@ -1,4 +1,4 @@
-"""For operators: whether the gateway is up, what it holds, and how to let go of it."""
+"""For operators: whether the gateway is up, what it holds, how to let go of it, and other settings."""
 
 from typing import Literal
 
@@ -8,6 +8,7 @@ from holdfast.api.errors import Refusal
 from holdfast.api.exchange import Exchange
 from holdfast.api.metrics import CONTENT_TYPE as METRICS
 from holdfast.api.replies import Header, Reply, json_reply
+from holdfast.core.errors import SettingsError
 from holdfast.core.keys import SessionId
 from holdfast.gateway.status import take_status
 
@@ -39,6 +40,14 @@ async def metrics(exchange: Exchange) -> Reply:
 async def status(exchange: Exchange) -> Reply:
     surface = exchange.surface
     return json_reply(take_status(surface.gateway, surface.ledger, version=surface.version, started=surface.started))
+
+
+async def reload(exchange: Exchange) -> Reply:
+    """Take over what changed in the settings, as far as that can be done while the gateway runs."""
+    try:
+        return json_reply(await exchange.surface.reload())
+    except SettingsError as error:
+        raise Refusal(422, str(error), code="invalid_settings") from None
 
 
 async def evict_session(exchange: Exchange) -> Reply:

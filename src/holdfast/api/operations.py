@@ -15,6 +15,7 @@ from holdfast.api.operation import ANY, EVENTS, JSON, TEXT, Operation, Parameter
 from holdfast.api.replies import Reply
 from holdfast.api.response_objects import Response
 from holdfast.api.responses import ResponseRequest, create_response, get_response
+from holdfast.api.surface import Reloaded
 from holdfast.gateway.status import Status
 
 
@@ -181,6 +182,15 @@ OPERATIONS: tuple[Operation, ...] = (
         tag="Operations",
         summary="What is in memory and who holds it.",
         replies={200: {JSON: Status}},
+    ),
+    Operation(
+        method="POST",
+        path="/admin/reload",
+        endpoint=admin.reload,
+        tag="Operations",
+        summary="Read the settings again: what took effect, and what waits for a restart.",
+        replies={200: {JSON: Reloaded}},
+        errors=(422,),
     ),
     Operation(
         method="POST",

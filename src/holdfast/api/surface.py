@@ -1,7 +1,10 @@
 """What the HTTP side is given to work with, and where it can be reached."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
+
+import msgspec
 
 from holdfast.core.clock import Clock, Ids
 from holdfast.core.ledger import Ledger
@@ -9,6 +12,19 @@ from holdfast.core.settings import Settings
 from holdfast.gateway import Gateway
 
 _EVERY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+
+
+class Reloaded(msgspec.Struct, frozen=True):
+    """What came of reading the settings again, by the settings' names, such as `residents.limit`."""
+
+    changed: list[str]
+    """What took effect."""
+    needs_restart: list[str]
+    """What differs from what is in force, and waits for the next start."""
+
+
+Reload: TypeAlias = Callable[[], Awaitable[Reloaded]]
+"""Reads the settings again. Raises `SettingsError` when they are wrong, and then nothing changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +41,7 @@ class Surface:
     """How the model came to be chosen, for people."""
     version: str
     started: float
+    reload: Reload
 
 
 class Address(NamedTuple):

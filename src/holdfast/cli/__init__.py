@@ -3,7 +3,10 @@
 import io
 import os
 import sys
+import threading
+import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import Annotated, Any, NoReturn
 
@@ -12,9 +15,11 @@ from typer.core import TyperCommand, TyperGroup
 
 from holdfast.core.errors import HoldfastError, SettingsError
 
-COMMANDS = ("serve", "chat", "status", "link", "init")
+COMMANDS = ("serve", "chat", "status", "reload", "link", "init")
 INTERRUPTED = 130
 _MISUSED = 2
+_GRACE = 1.0
+"""How many seconds a thread that is about to end is waited for."""
 
 
 class _Commands(TyperGroup):
@@ -56,7 +61,7 @@ def main() -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without a character shows a question mark
-    sys.exit(run(sys.argv[1:]))
+    _leave(run(sys.argv[1:]))
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -81,6 +86,20 @@ def run(arguments: Sequence[str]) -> int:
             raise
         return _refuse(str(first), _MISUSED if isinstance(first, SettingsError) else 1)
     return status if isinstance(status, int) else 0
+
+
+def _leave(status: int) -> NoReturn:
+    """Exit. All that has to be closed is closed by now: a tool that hangs in a thread must not hold the process."""
+    deadline = time.monotonic() + _GRACE
+    threads = [each for each in threading.enumerate() if each is not threading.current_thread() and not each.daemon]
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    if any(thread.is_alive() for thread in threads):
+        with suppress(OSError, ValueError):
+            typer.echo("holdfast: left, though a tool still works in a thread", err=True)
+            sys.stdout.flush()
+        os._exit(status)
+    sys.exit(status)
 
 
 def _refuse(message: str, status: int) -> int:

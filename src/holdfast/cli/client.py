@@ -86,6 +86,13 @@ class Conversation(msgspec.Struct, frozen=True):
     messages: list[PastMessage]
 
 
+class Reloaded(msgspec.Struct, frozen=True):
+    """Which settings took effect, and which wait for a restart."""
+
+    changed: list[str]
+    needs_restart: list[str]
+
+
 class _Problem(msgspec.Struct, frozen=True):
     message: str = ""
     code: str = ""
@@ -127,6 +134,10 @@ class GatewayClient:
     async def status(self) -> bytes:
         """What the gateway holds, as JSON."""
         return await self._get("/admin/status")
+
+    async def reload(self) -> Reloaded:
+        """Have the gateway read its settings again."""
+        return self._decoded(await self._get("/admin/reload", method="POST"), Reloaded)
 
     async def ask(self, chat: str, text: str, message_id: str) -> AsyncGenerator[Streamed, None]:
         """Say something in a chat, and see what comes of it; the last event is `Answered`.
@@ -171,9 +182,9 @@ class GatewayClient:
         except msgspec.MsgspecError:
             raise RequestRefused(self._stranger, status=200) from None
 
-    async def _get(self, path: str) -> bytes:
+    async def _get(self, path: str, *, method: str = "GET") -> bytes:
         try:
-            async with asyncio.timeout(SILENCE), self._request("GET", path) as response:
+            async with asyncio.timeout(SILENCE), self._request(method, path) as response:
                 return await response.read()
         except TimeoutError:
             raise GatewayAway(self._away) from None

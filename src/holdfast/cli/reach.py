@@ -2,16 +2,16 @@
 
 import os
 import sys
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TextIO
 
 import msgspec
 
 from holdfast.cli.address import Address, find_address
 from holdfast.cli.client import GatewayAway, GatewayClient, open_client
-from holdfast.core.errors import AlreadyRunning, SettingsError
+from holdfast.core.errors import AlreadyRunning
+from holdfast.core.ledger import Ledger
 from holdfast.core.settings import Places, Secret, Settings
 
 
@@ -27,7 +27,7 @@ async def open_reach(
 ) -> AsyncIterator[Reached]:
     """The gateway at `url`, else the one of these settings, else an embedded one.
 
-    An embedded one writes what is worth a warning to `log_file`, or to standard error.
+    An embedded one writes what is worth a warning to `[log] file`, to `log_file`, or to standard error.
     """
     address = find_address(settings, places, url=url, token=token)
     async with open_client(address) as client:
@@ -42,27 +42,15 @@ async def open_reach(
 
 @asynccontextmanager
 async def _open_embedded(settings: Settings, places: Places, log_file: Path | None) -> AsyncIterator[Address]:
-    from holdfast.app import configure_logs, open_app
+    from holdfast.app import open_app
+    from holdfast.logs import open_logs
 
+    file = settings.log.file or str(log_file or "")
+    logged = msgspec.structs.replace(settings.log, level="warning", file=file)
+    ledger, colours = Ledger(), "NO_COLOR" not in os.environ
     try:
-        with _log(log_file) as log:
-            configure_logs(msgspec.structs.replace(settings.log, level="warning"), log)
-            async with open_app(settings, places, port=0) as running:
+        with open_logs(logged, sys.stderr, folder=places.data, ledger=ledger, colours=colours):
+            async with open_app(settings, places, port=0, ledger=ledger) as running:
                 yield Address(running.base_url, Secret(running.token))
     except AlreadyRunning as error:
         raise AlreadyRunning(f"{error} Or say with --url where it answers.") from None
-
-
-@contextmanager
-def _log(file: Path | None) -> Iterator[TextIO]:
-    """A file to append to that only its owner can read."""
-    if file is None:
-        yield sys.stderr
-        return
-    try:
-        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise SettingsError(f"{file.parent}: the data folder can't be used: {error.strerror}") from None
-    with os.fdopen(descriptor, "w", buffering=1, encoding="utf-8") as opened:
-        yield opened

@@ -36,17 +36,14 @@ def serve(
     import gc
 
     gc.disable()  # what is imported stays, so looking for garbage in it is a waste: a tenth of the start
-    import msgspec
-
     from holdfast import app
-    from holdfast.core.settings import load_settings
 
     gc.freeze()
     gc.enable()
-    settings, places = load_settings(os.environ)
-    given = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
-    settings = msgspec.structs.replace(settings, server=msgspec.structs.replace(settings.server, **given))
-    app.run(lambda: app.serve(settings, places, on_ready=_show))
+    # What was said here beats the variables, which beat the file: also when that is read again.
+    options = {"HOLDFAST_SERVER__HOST": host, "HOLDFAST_SERVER__PORT": port}
+    environ = {**os.environ, **{name: str(value) for name, value in options.items() if value is not None}}
+    app.run(lambda ledger: app.serve(environ, ledger, on_ready=_show))
 
 
 def _show(running: "Running") -> None:

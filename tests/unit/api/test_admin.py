@@ -1,7 +1,10 @@
 """For operators."""
 
 import pytest
+from msgspec.structs import replace
 
+from holdfast.core.errors import SettingsError
+from holdfast.core.settings import ResidentSettings, TurnSettings
 from holdfast.testing.scripted import Gate, until
 
 pytestmark = pytest.mark.anyio
@@ -30,6 +33,35 @@ async def test_status_names_what_is_awake_and_what_is_open(serve):
     assert status["sessions"][0]["state"] == "resident"
     assert [entry["kind"] for entry in status["resources"]] == ["listener"]
     assert status["version"] == "1.2.3"
+
+
+async def test_settings_are_read_again_and_what_came_of_it_is_told(serve):
+    def reread(settings):
+        return replace(
+            settings, residents=ResidentSettings(limit=1), server=replace(settings.server, request_timeout=7.0)
+        )
+
+    async with serve(reread=reread) as api:
+        for chat in ("ann", "bob"):
+            await api.chat("hello", chat)
+        assert len(api.bench.gateway.residents) == 2
+        assert await api.post("/admin/reload") == (
+            200,
+            {"changed": ["residents.limit"], "needs_restart": ["server.request_timeout"]},
+        )
+        await until(lambda: len(api.bench.gateway.residents) == 1)
+
+
+async def test_wrong_settings_are_refused_and_the_old_ones_stay(serve):
+    def reread(settings):
+        raise SettingsError("holdfast.toml:2: it is wrong")
+
+    async with serve(reread=reread) as api:
+        status, body = await api.post("/admin/reload")
+        assert (status, body["error"]["code"]) == (422, "invalid_settings")
+        assert body["error"]["message"] == "holdfast.toml:2: it is wrong"
+        assert api.bench.gateway.settings.turn == TurnSettings()
+        assert (await api.post("/admin/reload", headers={"Authorization": ""}))[0] == 401
 
 
 async def test_an_idle_agent_is_evicted_and_a_busy_one_is_not(serve):

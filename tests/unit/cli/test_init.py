@@ -318,6 +318,10 @@ SPECIAL = {
     "durability": st.sampled_from(["normal", "full"]),
     "level": st.sampled_from(["debug", "info", "warning", "error"]),
     "format": st.sampled_from(["auto", "console", "json"]),
+    "file_size": st.integers(4096, 2**62),
+    "policy": st.sampled_from(["none", "idle 12 h", "daily 4:00 force"]),
+    "rules": st.lists(st.sampled_from(["telegram none", "web:x idle 12 h daily 4:00 Europe/Berlin"])),
+    "mail": st.integers(60, 10**10),
 }
 
 

@@ -75,7 +75,7 @@ def test_a_mistake_in_the_call_is_one_line_and_status_2(tmp_path: Path, argument
     assert said in done.stderr
 
 
-@pytest.mark.parametrize("command", [["serve"], ["chat", "-m", "x"], ["status"], ["link"]])
+@pytest.mark.parametrize("command", [["serve"], ["chat", "-m", "x"], ["status"], ["reload"], ["link"]])
 def test_a_mistake_in_the_settings_is_one_line_and_status_2(tmp_path: Path, command: list[str]) -> None:
     (tmp_path / "holdfast.toml").write_text("[server]\nprot = 1\n")
     done = holdfast(*command, home=tmp_path)

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from holdfast.api.surface import Reloaded
 from holdfast.app import Running
 from holdfast.cli.serve import line, program, screen
 from holdfast.core.settings import Places
@@ -19,7 +20,12 @@ LINK = f"http://127.0.0.1:8420/#token={TOKEN}"
 @pytest.fixture
 def running(tmp_path: Path) -> Running:
     places = Places(None, tmp_path / "holdfast.toml", Path("/some where/data"))
-    return Running("http://127.0.0.1:8420", TOKEN, "demo", "demo", "there is no key and no server here", places)
+    why = "there is no key and no server here"
+    return Running("http://127.0.0.1:8420", TOKEN, "demo", "demo", why, places, reload=nothing)
+
+
+async def nothing() -> Reloaded:
+    return Reloaded([], [])
 
 
 @pytest.mark.parametrize("width", [200, 80, 40, 10])
