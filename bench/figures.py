@@ -81,6 +81,15 @@ FIGURES = (
     Figure("prompt.bytes", "prompt for “hello”, 25 tools", "B", 0, Bar(12_000)),
     *_turn_figures(),
     *_memory_figures(),
+    Figure("agents.rss", "RSS per warm agent beside its history", "kB", 1, Bar(60)),
+    Figure("agents.build_ms", "agent built from the store, 200 messages", "ms", 2, Bar(5)),
+    Figure("agents.seat_few_us", "newcomer among 100 residents", "µs", 1),
+    Figure("agents.seat_many_us", "newcomer among 100,000 residents", "µs", 1),
+    Figure("agents.seat_growth", "the second by the first", "×", 2, Bar(2)),
+    Figure("agents.largest_few_us", "largest of 100 found", "µs", 1),
+    Figure("agents.largest_many_us", "largest of 100,000 found", "µs", 1),
+    Figure("agents.cycles.rss", "RSS, growth over 10,000 evict-and-resume cycles", "MB", 1, Bar(2)),
+    Figure("agents.cycles.fds", "descriptors, growth over them", "", 0, Bar(0)),
     Figure("burst.wall", "1,000 turns at once, 3 s model", "s", 2, Bar(4.5)),
 )
 

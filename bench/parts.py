@@ -1,6 +1,7 @@
 """The measurements. Each starts its servers alone, one after another, against the same stub."""
 
 import sys
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -8,7 +9,17 @@ import msgspec
 
 from bench.figures import MEMORY_COUNTS, SESSION_COUNTS, STREAM_COUNTS, Samples
 from bench.load import Plan
-from bench.servers import HOLDFAST, BenchError, Process, Stub, apply, open_server, open_stub
+from bench.servers import (
+    HOLDFAST,
+    BenchError,
+    Process,
+    Stub,
+    agents_in,
+    apply,
+    measure_agents,
+    open_server,
+    open_stub,
+)
 
 # Connections, sessions in a row on each, turns in each: enough for a few seconds, and never more than
 # 60 turns in a session, so that the histories that are sent to the model are alike on all sides.
@@ -21,7 +32,7 @@ MEMORY_CONNECTIONS = 20
 MEMORY_LATENCY = 0.025  # so that the turns of all connections overlap, and pools fill at once, not by chance
 BURST, BURST_LATENCY = 1_000, 3.0
 
-PARTS = ("ready", "prompt", "turns", "stream", "memory", "burst", "rig")
+PARTS = ("ready", "prompt", "turns", "stream", "memory", "agents", "burst", "rig")
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -43,7 +54,8 @@ class Rig:
     def __str__(self) -> str:
         busy = f"at most {self.client_share:.0%} of a core for the load generator, {self.stub_share:.0%} for the stub"
         alone = f"{self.ceiling:,.0f} turns/s with no server in between"
-        return f"The rig: {', '.join([busy] * (self.client_share > 0) + [alone] * (self.ceiling > 0))}."
+        known = [busy] * (self.client_share > 0) + [alone] * (self.ceiling > 0)
+        return f"The rig: {', '.join(known) or 'not measured'}."
 
 
 class Bench:
@@ -65,6 +77,8 @@ class Bench:
             self._measure_rounds()
         if "memory" in parts:
             self._measure_memory()
+        if "agents" in parts and HOLDFAST in self.options.servers:  # the floors have none
+            self._measure_agents()
         if "burst" in parts:
             self._measure_burst()
         if "rig" in parts:
@@ -74,8 +88,12 @@ class Bench:
         self._folders += 1
         return self._folder / str(self._folders)
 
-    def _start(self, name: str, folder: Path, stub: Stub) -> AbstractContextManager[Process]:
-        return open_server(name, stub, folder, pad=self._pads.get(name, 0), durability=self.options.durability)
+    def _start(
+        self, name: str, folder: Path, stub: Stub, settings: Mapping[str, str] | None = None
+    ) -> AbstractContextManager[Process]:
+        return open_server(
+            name, stub, folder, pad=self._pads.get(name, 0), durability=self.options.durability, settings=settings or {}
+        )
 
     # ── prompt ──────────────────────────────────────────────────────────────────────────────────
 
@@ -166,6 +184,49 @@ class Bench:
                 base = (rss, descriptors)
         self.samples.add("memory.growth.rss", server.name, rss - base[0])
         self.samples.add("memory.growth.fds", server.name, descriptors - base[1])
+
+    # ── agents that come and go ─────────────────────────────────────────────────────────────────
+
+    def _measure_agents(self) -> None:
+        _say("agents that come and go")
+        costs = measure_agents()
+        for figure, value in msgspec.structs.asdict(costs).items():
+            self.samples.add(f"agents.{figure}", HOLDFAST, value)
+        self.samples.add("agents.seat_growth", HOLDFAST, costs.seat_many_us / costs.seat_few_us)
+        with open_stub(self._new_folder(), latency=MEMORY_LATENCY) as stub:
+            self._measure_warm(stub)
+            self._measure_cycles(stub)
+
+    def _measure_warm(self, stub: Stub) -> None:
+        """What a warm agent holds beside its history: with room for all, some sessions, then many more."""
+        few, many = 10, 60 if self.options.quick else 110
+        settings = {"HOLDFAST_RESIDENTS__LIMIT": "100000", "HOLDFAST_RESIDENTS__IDLE_TTL": "3600"}
+        with self._start(HOLDFAST, self._new_folder(), stub, settings) as server:
+            sampled = []
+            for each in (few, many - few):
+                apply(Plan(server.port, server.dialect, MEMORY_CONNECTIONS, each, 2, prefix=f"warm{each}"))
+                server.settle()
+                sampled.append((server.rss() * 1024, *agents_in(server)))
+            (rss, count, held), (rss_later, count_later, held_later) = sampled
+            agents = count_later - count
+            if agents != MEMORY_CONNECTIONS * (many - few):
+                raise BenchError(f"{agents} agents stayed warm, of {MEMORY_CONNECTIONS * (many - few)}")
+            own = (rss_later - rss - (held_later - held) / 1024) / agents
+            self.samples.add("agents.rss", HOLDFAST, own)
+
+    def _measure_cycles(self, stub: Stub) -> None:
+        """Every message builds its agent from the store, which leaves after the answer."""
+        sessions, turns = 10, 10 if self.options.quick else 50
+        with self._start(HOLDFAST, self._new_folder(), stub, {"HOLDFAST_RESIDENTS__IDLE_TTL": "0"}) as server:
+            apply(Plan(server.port, server.dialect, MEMORY_CONNECTIONS, sessions, 5, prefix="cycles"))
+            server.settle()
+            rss, descriptors = server.rss(), server.descriptors()
+            apply(Plan(server.port, server.dialect, MEMORY_CONNECTIONS, sessions, turns, prefix="cycles"))
+            server.settle()
+            if (warm := agents_in(server)[0]) > 0:
+                raise BenchError(f"{warm} agents stayed warm, where none should")
+            self.samples.add("agents.cycles.rss", HOLDFAST, server.rss() - rss)
+            self.samples.add("agents.cycles.fds", HOLDFAST, server.descriptors() - descriptors)
 
     # ── burst, rig ──────────────────────────────────────────────────────────────────────────────
 

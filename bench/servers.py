@@ -7,12 +7,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 
+from bench.agents import Costs
 from bench.load import TOKEN, Dialect, Plan, Result
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -75,10 +77,11 @@ def child_environment() -> dict[str, str]:
     return {**kept, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
 
 
-def get(port: int, path: str, timeout: float = 1.0) -> tuple[int, bytes]:
+def get(port: int, path: str, timeout: float = 1.0, token: str = "") -> tuple[int, bytes]:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
+    headers = {"Connection": "close"} | ({"Authorization": f"Bearer {token}"} if token else {})
     try:
-        connection.request("GET", path, headers={"Connection": "close"})
+        connection.request("GET", path, headers=headers)
         answer = connection.getresponse()
         return answer.status, answer.read()
     finally:
@@ -145,7 +148,15 @@ def open_stub(folder: Path, latency: float = 0.0) -> Iterator[Stub]:
 
 
 @contextmanager
-def open_server(name: str, stub: Stub, folder: Path, *, pad: int = 0, durability: str = "normal") -> Iterator[Process]:
+def open_server(
+    name: str,
+    stub: Stub,
+    folder: Path,
+    *,
+    pad: int = 0,
+    durability: str = "normal",
+    settings: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[Process]:
     """One of the three, on a data folder that it may find empty or as it left it."""
     port = free_port()
     environment = child_environment()
@@ -160,6 +171,7 @@ def open_server(name: str, stub: Stub, folder: Path, *, pad: int = 0, durability
             "HOLDFAST_MODEL__API_KEY": "x",
             "HOLDFAST_TOOLS__MODULES": "bench.standin_tools",
         }
+        environment |= settings
         if durability != "normal":
             environment["HOLDFAST_STORE__DURABILITY"] = durability
     else:
@@ -188,3 +200,29 @@ def apply(plan: Plan) -> Result:
             f"({plan.dialect}, {plan.connections} at once). The first wrong answer:\n{result.failure}"
         )
     return result
+
+
+class _Session(msgspec.Struct):
+    state: str
+    bytes: int
+
+
+class _Status(msgspec.Struct):
+    sessions: list[_Session]
+
+
+def agents_in(server: Process) -> tuple[int, int]:
+    """How many warm agents Holdfast has, and how many bytes of history they hold."""
+    status = msgspec.json.decode(get(server.port, "/admin/status", timeout=30, token=TOKEN)[1], type=_Status)
+    warm = [session.bytes for session in status.sessions if session.state != "awake"]
+    return len(warm), sum(warm)
+
+
+def measure_agents() -> Costs:
+    """What is measured inside a process, in one of its own."""
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.agents"], stdout=subprocess.PIPE, env=child_environment(), check=False
+    )
+    if done.returncode:
+        raise BenchError("measuring agents inside the process failed")
+    return msgspec.json.decode(done.stdout, type=Costs)

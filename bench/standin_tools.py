@@ -16,6 +16,9 @@ class StandinTool(msgspec.Struct, frozen=True):
     toolset: str = "standin"
     concurrent: bool = True
 
+    def available(self) -> bool:
+        return True
+
     async def run(self, context: ToolContext, arguments: str) -> str:
         raise ToolFailed(f"{self.spec.name} is a stand-in and does nothing.")
 
