@@ -53,6 +53,7 @@ class Telegram:
         self.api.blocked.clear()
 
 
+@pytest.mark.proves("invariant 18")
 async def test_it_keeps_the_contract_of_channels(api: BotApi, open_bot: OpenBot) -> None:
     await check_channel(Telegram(api, open_bot))
 
