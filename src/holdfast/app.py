@@ -27,7 +27,7 @@ from holdfast.core.clock import Clock, Ids, SystemClock
 from holdfast.core.errors import SettingsError
 from holdfast.core.ledger import Ledger
 from holdfast.core.protocols import Channel, Model, OpenChannel
-from holdfast.core.scopes import plain_errors
+from holdfast.core.scopes import Keeper, plain_errors
 from holdfast.core.settings import ChannelSettings, Places, Settings, load_settings
 from holdfast.gateway import open_gateway
 from holdfast.gateway.descriptors import open_descriptors
@@ -46,6 +46,8 @@ T = TypeVar("T")
 
 DRAIN = 20.0
 """How long running turns may take to come to their end when the gateway is told to stop."""
+CHANNEL_GRACE = 5.0
+"""How long a channel may take to close."""
 
 
 class Running(msgspec.Struct, frozen=True):
@@ -224,14 +226,17 @@ def _model_config(choice: ModelChoice, transports: Transports, home: Home) -> Mo
 
 @asynccontextmanager
 async def _open_channels(settings: ChannelSettings, ledger: Ledger, clock: Clock) -> AsyncIterator[dict[str, Channel]]:
-    """The channels that have a token, by name."""
-    async with AsyncExitStack() as stack:
-        channels = {}
-        for name, own in msgspec.structs.asdict(settings).items():
-            if own.token:
-                open_channel: OpenChannel = _entry_point("holdfast.channels", name)
-                channels[name] = await stack.enter_async_context(open_channel(own, ledger, clock))
-        yield channels
+    """The channels that have a token, by name. One that is slow or fails to close holds up nobody else's end."""
+    with plain_errors():
+        async with anyio.create_task_group() as group, AsyncExitStack() as stack:
+            keeper = Keeper(group, CHANNEL_GRACE)
+            channels = {}
+            for name, own in msgspec.structs.asdict(settings).items():
+                if own.token:
+                    open_channel: OpenChannel = _entry_point("holdfast.channels", name)
+                    opening = keeper.hold(open_channel(own, ledger, clock))
+                    channels[name] = await stack.enter_async_context(opening)
+            yield channels
 
 
 def tool_sources(settings: Settings) -> Iterator[Source]:

@@ -291,7 +291,10 @@ class Store(Protocol):
         ...
 
     def prune_session(self, session: SessionId) -> Commit[bool]:
-        """Delete some of an ended conversation's messages; true when nothing of it is left, or it is open."""
+        """Delete some of an ended conversation's messages; true when nothing of it is left, or it is open.
+
+        The first step deletes nothing: from then on it can't be resumed.
+        """
         ...
 
     def shrink(self) -> Commit[bool]:

@@ -151,7 +151,7 @@ class Hosting:
                 await chat.run_errand(session)
             elif chat.mailbox:
                 await self._reside(chat, session)
-            elif chat.expects_mail or session.owns:
+            elif chat.expects_mail or (session.owns and not chat.ephemeral):
                 await chat.mailbox.arrival()
             else:
                 return  # dormant: rows in the store, nothing in memory

@@ -76,9 +76,10 @@ class Retention:
     async def _forget_conversations(self, before: float) -> None:
         while rows := await self._store.ended(before):
             for row in rows:
-                await self._remove_folder(row.id)  # first: whoever finds no row looks for no folder
-                while not await self._store.prune_session(row.id):
-                    await _let_others_work()
+                if not await self._store.prune_session(row.id):  # nobody can resume it any more
+                    await self._remove_folder(row.id)  # while its row is there, to find it again after a crash
+                    while not await self._store.prune_session(row.id):
+                        await _let_others_work()
             log.info("conversations that ended long ago were forgotten", conversations=len(rows))
 
     async def _remove_folder(self, session: SessionId) -> None:

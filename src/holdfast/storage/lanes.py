@@ -3,12 +3,12 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, suppress
 from queue import SimpleQueue
 from typing import Any, Protocol
 
 import structlog
-from anyio import CancelScope
+from anyio import CancelScope, move_on_after
 
 from holdfast.core.errors import StoreError
 from holdfast.storage.pending import Arrivals, Pending
@@ -16,6 +16,9 @@ from holdfast.storage.pending import Arrivals, Pending
 log = structlog.get_logger(__name__)
 
 Call = Pending[Any, Any]
+
+LAST_WORK = 10.0
+"""How long threads may take to work off what waits when the store is left. What isn't done then was never taken."""
 
 
 class Worker(Protocol):
@@ -89,7 +92,7 @@ class Queue:
 async def open_queue(
     name: str, workers: Sequence[OpenWorker], arrivals: Arrivals, *, largest_batch: int
 ) -> AsyncIterator[Queue]:
-    """A queue with a thread for each worker. Leaving waits until everything in it is done."""
+    """A queue with a thread for each worker. Leaving waits until everything in it is done, unless the disk hangs."""
     queue = Queue(largest_batch)
     async with AsyncExitStack() as stack:
         for number, open_worker in enumerate(workers, 1):
@@ -118,7 +121,8 @@ async def _thread(name: str, open_worker: OpenWorker, queue: Queue, arrivals: Ar
                         arrivals.bring(batch)
         except Exception as error:  # noqa: BLE001 - handed over to the loop
             failure = error
-        loop.call_soon_threadsafe(note_end, failure)
+        with suppress(RuntimeError):  # it hung for so long that the loop has ended meanwhile
+            loop.call_soon_threadsafe(note_end, failure)
 
     def note_ready() -> None:
         if not ready.done():
@@ -139,9 +143,12 @@ async def _thread(name: str, open_worker: OpenWorker, queue: Queue, arrivals: Ar
         yield
     finally:
         queue.end()
-        with CancelScope(shield=True):
+        with move_on_after(LAST_WORK, shield=True) as bound:
             await ended
-        thread.join()
+        if bound.cancelled_caught:
+            log.error("the disk hangs: a thread of the store is left to itself", thread=name, seconds=LAST_WORK)
+        else:
+            thread.join()
 
 
 # ── inline ──────────────────────────────────────────────────────────────────────────────────────

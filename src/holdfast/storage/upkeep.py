@@ -28,16 +28,16 @@ def prune_mail(db: Cursor, before: float, *, after: int = 0) -> int | None:
 
 
 def prune_session(db: Cursor, session: SessionId) -> bool:
-    """Delete some of an ended conversation's messages; true when nothing of it is left.
+    """Delete some of an ended conversation's messages; true when nothing of it is left, or it is open.
 
-    An open one is left alone, which is false. One of which something was deleted can't be resumed.
+    The first step deletes nothing: from then on it can't be resumed, and whoever asked may delete what else there
+    is of it.
     """
     row = db.execute(queries.SESSION_END, (session,)).fetchone()
-    if row is None:
+    if row is None or row[0] is None:
         return True
-    if row[0] is None:
+    if db.execute(queries.FORGET, (session,)).rowcount:
         return False
-    db.execute(queries.FORGET, (session,))
     last, rest = _first_messages(db, session)
     db.execute(sqlite.UNINDEX_MESSAGES, (session, last))
     db.execute(queries.DELETE_MESSAGES, (session, last))

@@ -150,9 +150,8 @@ def test_a_large_file_that_cannot_shrink_stays_as_it_is(stiff: Path, monkeypatch
     monkeypatch.setattr(sqlite, "FEW_FREE_PAGES", 1)
     with open_writer(stiff, "normal", 1.0) as writer:
         writer.run([write(BEGIN, a_session()), write(APPEND, SESSION, a_row(1, "x" * 1_000_000))])
-        writer.run(
-            [write(WriteStep(writes.end), SESSION, 30.0, "new"), write(WriteStep(upkeep.prune_session), SESSION)]
-        )
+        prune = WriteStep(upkeep.prune_session)
+        writer.run([write(WriteStep(writes.end), SESSION, 30.0, "new"), *(write(prune, SESSION) for _ in range(2))])
         shrink = write(WriteStep(upkeep.shrink))
         writer.run([shrink])
         assert shrink.result is False

@@ -55,6 +55,8 @@ def test_a_step_deletes_a_few_messages(writer: Writer, path: Path) -> None:
     converse(writer, SESSION, *["short"] * (2 * upkeep.PAGE_OF_MESSAGES))
     do(writer, writes.end, SESSION, 30.0, "new")
     assert not do(writer, upkeep.prune_session, SESSION)
+    assert messages(path) == 2 * upkeep.PAGE_OF_MESSAGES, "the first step only bars its resumption"
+    assert not do(writer, upkeep.prune_session, SESSION)
     assert messages(path) == upkeep.PAGE_OF_MESSAGES
     assert do(writer, upkeep.prune_session, SESSION), "that was the rest, and no step comes in vain"
     assert (messages(path), number(path, "SELECT count(*) FROM sessions")) == (0, 0)
@@ -67,7 +69,7 @@ def test_a_step_deletes_fewer_messages_when_they_are_long(writer: Writer, path: 
     left = []
     while not do(writer, upkeep.prune_session, SESSION):
         left.append(messages(path))
-    assert left == [3, 2, 1], "two halves, what is left of the page, and one that is longer than a page"
+    assert left == [5, 3, 2, 1], "nothing, two halves, what is left of the page, and one that is longer than a page"
 
 
 @pytest.mark.parametrize("indexed", ["all", "some", "none"])
@@ -125,7 +127,8 @@ def test_a_file_gives_its_free_pages_back_a_few_at_a_time(writer: Writer, path: 
         converse(writer, SessionId(f"s{seq}"), "y" * 100_000)
     for seq in range(58):
         do(writer, writes.end, SessionId(f"s{seq}"), 30.0, "new")
-        assert do(writer, upkeep.prune_session, SessionId(f"s{seq}"))
+        while not do(writer, upkeep.prune_session, SessionId(f"s{seq}")):
+            pass
     pages = [number(path, "PRAGMA page_count")]
     while do(writer, upkeep.shrink):
         pages.append(number(path, "PRAGMA page_count"))
@@ -145,7 +148,8 @@ def test_a_few_free_pages_stay(writer: Writer, path: Path, monkeypatch: pytest.M
     converse(writer, OTHER, "x" * 2_000_000)
     converse(writer, SESSION, "y" * (100_000 if setting == "a tenth" else 1_000_000))
     do(writer, writes.end, SESSION, 30.0, "new")
-    assert do(writer, upkeep.prune_session, SESSION)
+    while not do(writer, upkeep.prune_session, SESSION):
+        pass
     monkeypatch.setattr(sqlite, "FEW_FREE_PAGES", 1 if setting == "a tenth" else 1000)
     before = number(path, "PRAGMA freelist_count")
     assert before > 20

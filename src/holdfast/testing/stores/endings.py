@@ -196,11 +196,18 @@ async def a_resumed_conversation_goes_on(open_store: OpenStore) -> None:
         assert await store.unconcluded() == []
         assert await store.ended(inf) == []
         assert not await store.end(SessionId("one"), 36.0, "expired", idle_since=34.0), "it was used when it went on"
-        assert await store.end(SessionId("one"), 40.0, "expired", hooks=True), "it ends like any other"
-        assert [row.id for row in await store.unconcluded()] == ["one"]
-        expired = await store.expired(CHAT)
-        assert expired is not None
-        assert expired.id == "one"
+
+
+async def a_resumed_conversation_ends_like_any_other(open_store: OpenStore) -> None:
+    async with open_store() as store:
+        store.begin(a_session("one"))
+        store.end(SessionId("one"), 30.0, "expired", hooks=True)
+        store.conclude(SessionId("one"), 31.0)
+        store.begin(a_session("two"))
+        store.resume(SessionId("one"), 35.0)
+        assert await store.end(SessionId("one"), 40.0, "expired", hooks=True)
+        assert [row.id for row in await store.unconcluded()] == ["one"], "its end is seen to again"
+        assert await store.expired(CHAT) == await stored(store, "one"), "and people are told again"
 
 
 async def resuming_one_ends_the_other(open_store: OpenStore) -> None:
@@ -219,7 +226,17 @@ async def resuming_one_ends_the_other(open_store: OpenStore) -> None:
         assert await store.open_session(OTHER) is not None
         assert await store.resume(SessionId("three"), 36.0)
         assert (await stored(store, "one")).end_reason == "resumed another"
-        assert await store.expired(CHAT) is None, "who resumes one knows that they end"
+
+
+async def who_resumes_one_knows_of_the_others(open_store: OpenStore) -> None:
+    async with open_store() as store:
+        for id, reason in (("one", "new"), ("two", "expired")):
+            store.begin(a_session(id))
+            await store.end(SessionId(id), 30.0, reason)
+        assert await store.expired(CHAT) is not None
+        assert await store.resume(SessionId("one"), 35.0)
+        await store.end(SessionId("one"), 40.0, "new")
+        assert await store.expired(CHAT) is None
 
 
 async def only_what_has_ended_is_resumed(open_store: OpenStore) -> None:
