@@ -8,7 +8,7 @@ from queue import SimpleQueue
 from typing import Any, Protocol
 
 import structlog
-from anyio import CancelScope, move_on_after
+from anyio import CancelScope
 
 from holdfast.core.errors import StoreError
 from holdfast.storage.pending import Arrivals, Pending
@@ -143,12 +143,12 @@ async def _thread(name: str, open_worker: OpenWorker, queue: Queue, arrivals: Ar
         yield
     finally:
         queue.end()
-        with move_on_after(LAST_WORK, shield=True) as bound:
-            await ended
-        if bound.cancelled_caught:
-            log.error("the disk hangs: a thread of the store is left to itself", thread=name, seconds=LAST_WORK)
-        else:
+        with CancelScope(shield=True):
+            await asyncio.wait([ended], timeout=LAST_WORK)
+        if ended.done():
             thread.join()
+        else:
+            log.error("the disk hangs: a thread of the store is left to itself", thread=name, seconds=LAST_WORK)
 
 
 # ── inline ──────────────────────────────────────────────────────────────────────────────────────
