@@ -2,6 +2,7 @@
 
 from holdfast.agent.agent import ModelConfig
 from holdfast.core.clock import Clock
+from holdfast.core.errors import StoreError
 from holdfast.core.keys import SessionId
 from holdfast.core.messages import ToolMessage, UserMessage
 from holdfast.core.protocols import Controls, SessionRow, Store
@@ -50,14 +51,20 @@ class Conversations:
 
     async def control(self, chat: AwakeChat, session: Session, controls: Controls) -> None:
         """Set something for a conversation. What a warm agent can't take over, its successor has."""
-        rebuild = controls.model != session.controls.model
+        before, row = session.controls, session.row
         session.controls = controls
-        if rebuild:
+        if controls.model != before.model:
             chat.call_away()
-        if not session.begun:
-            self._store.begin(session.row)
-            session.begun = True
-        await self._store.control(session.id, controls)
+        commits = [] if session.begun else [self._store.begin(row)]
+        commits.append(self._store.control(session.id, controls))
+        try:
+            for commit in commits:
+                await commit
+        except StoreError:
+            if session.controls is controls:  # nothing else was set since
+                session.controls = before
+            raise
+        session.begun = session.begun or session.row.title == row.title  # a title that came since is yet to be stored
 
     async def undo(self, session: Session, count: int) -> tuple[int, bool]:
         """Take back the last messages of the user's and all that followed. Returns how many there were, and

@@ -150,11 +150,19 @@ class Hosting:
                 session.history = None  # it may not be the same afterwards
                 await chat.run_errand(session)
             elif chat.mailbox:
-                await self._reside(chat, session)
+                await self._try_to_reside(chat, session)
             elif chat.expects_mail or (session.owns and not chat.ephemeral):
                 await chat.mailbox.arrival()
             else:
                 return  # dormant: rows in the store, nothing in memory
+
+    async def _try_to_reside(self, chat: AwakeChat, session: Session) -> None:
+        try:
+            await self._reside(chat, session)
+        except Exception as error:  # the edge of a residency: its session goes on, with all that it owns
+            log.exception("an agent broke", session=session.id, chat=str(chat.key))
+            if chat.mailbox:
+                await self.settle(chat, chat.mailbox.take(), _sentence(error), "failed", "internal_error")
 
     async def _reside(self, chat: AwakeChat, session: Session) -> None:  # RESIDENCY
         async with self._open_agent(chat, session) as agent:

@@ -49,8 +49,9 @@ class Seat:
 
     def linger(self, then: Callable[[], None]) -> None:
         """Be looked at again in a moment, if it is still idle then."""
-        if self._lingering is None:
-            self._lingering = asyncio.get_running_loop().call_later(LINGER, then)
+        if self._lingering:  # from an earlier time: it had come back within the limit
+            self._lingering.cancel()
+        self._lingering = asyncio.get_running_loop().call_later(LINGER, then)
 
     def limit_wait(self, ttl: float) -> None:
         """How long an idle one may wait in all."""

@@ -184,14 +184,14 @@ class Turns:
         message = AssistantMessage(answer.text)
         agent.context.add(message)
         rows = [] if session.ephemeral else [*unsaved, self._row(session, message, answer.mail)]
-        before = session.controls
+        before, row = session.controls, session.row
         session.controls = _used_up(session)
         if before.notices:
             answer = msgspec.structs.replace(answer, text="\n\n".join((*before.notices, answer.text)))
 
         def write() -> Commit[None]:
             if not session.begun and not session.ephemeral:
-                self._store.begin(session.row)
+                self._store.begin(row)  # with all its controls: what was used up goes with the answer
             controls = None if session.controls is before else session.controls
             return self._store.finish(
                 answer, None if session.ephemeral else session.id, rows, push=push, controls=controls

@@ -86,6 +86,7 @@ def test_the_commands_it_names_can_be_run_from_where_it_was_started(
     assert program() == "python -m holdfast"
 
 
+@pytest.mark.proves("invariant 13")
 def test_a_data_folder_that_is_in_use_is_said_in_one_line(tmp_path: Path) -> None:
     environment = {**os.environ, "HOLDFAST_HOME": str(tmp_path), "HOLDFAST_MODEL__PROVIDER": "demo"}
     command = [sys.executable, "-m", "holdfast", "serve", "--port", "0"]

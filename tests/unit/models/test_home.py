@@ -340,7 +340,7 @@ def test_nobody_hangs_however_close_the_question_and_the_end_of_the_loop_are(any
 
     async def main() -> list[threading.Thread]:
         async with reachable() as model:
-            threads = [threading.Thread(target=keep_asking, args=[model]) for _ in range(4)]
+            threads = [threading.Thread(target=keep_asking, args=[model], daemon=True) for _ in range(4)]
             for thread in threads:
                 thread.start()
             sofar = answered
