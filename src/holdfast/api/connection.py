@@ -18,21 +18,32 @@ REQUEST_TIMEOUT = 60.0
 STALL_TIMEOUT = 60.0
 """How long a client may leave unread what was sent to it."""
 CROWDED_WAIT = 5.0
+"""When to come back, for a client beyond the limit of connections; it may not take longer than this to ask, either."""
+BEYOND = 8
+"""How many clients beyond the limit may be told so at once. The next ones wait to be accepted."""
 
 _PROBES = ("/healthz", "/readyz")
 
 
 class Connections(ServerState):
-    """The connections that are open, and the word when the last one is gone."""
+    """The connections that are open, and the word when there are fewer."""
 
     def __init__(self, most: int) -> None:
         super().__init__()
         self.most = most
-        self._gone: asyncio.Future[None] | None = None
+        self.arriving = 0
+        """Accepted, and about to be among them."""
+        self._fewer = asyncio.Event()
 
     def lost(self) -> None:
-        if self._gone and not self._gone.done() and not self.connections:
-            self._gone.set_result(None)
+        self._fewer.set()
+
+    def __len__(self) -> int:
+        return len(self.connections) + self.arriving
+
+    @property
+    def full(self) -> bool:
+        return len(self) >= self.most + BEYOND
 
     def all(self) -> list["Connection"]:
         return cast("list[Connection]", list(self.connections))
@@ -41,11 +52,20 @@ class Connections(ServerState):
         sockets = (connection.transport.get_extra_info("socket") for connection in self.all())
         return [socket.fileno() for socket in sockets if socket]
 
+    async def room(self) -> None:
+        """Until there is room for one more."""
+        while self.full:
+            await self.fewer()
+
     async def gone(self) -> None:
         """Until none is left."""
-        if self.connections:
-            self._gone = asyncio.get_running_loop().create_future()
-            await self._gone
+        while self.connections:
+            await self.fewer()
+
+    async def fewer(self) -> None:
+        """Until one has left."""
+        self._fewer.clear()
+        await self._fewer.wait()
 
 
 class Connection(HttpToolsProtocol):
@@ -58,6 +78,7 @@ class Connection(HttpToolsProtocol):
         self._incomplete = False
         """A request has begun to arrive."""
         self._head_bytes = 0
+        self._request_timeout = REQUEST_TIMEOUT
         self._request_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
 
@@ -65,7 +86,8 @@ class Connection(HttpToolsProtocol):
         super().connection_made(transport)
         if len(self.connections) > self._all.most:
             self.app = cast(Any, _Crowded(self.app))
-        self._request_timer = self.loop.call_later(REQUEST_TIMEOUT, self._give_up)
+            self._request_timeout = CROWDED_WAIT
+        self._request_timer = self.loop.call_later(self._request_timeout, self._give_up)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -105,13 +127,14 @@ class Connection(HttpToolsProtocol):
                 self._refuse(Refusal(431, f"The request's headers are larger than {HEAD_BYTES} bytes."))
                 return
         if self._request_timer is None:
-            self._request_timer = self.loop.call_later(REQUEST_TIMEOUT, self._give_up)
+            self._request_timer = self.loop.call_later(self._request_timeout, self._give_up)
 
     def _give_up(self) -> None:
         """The request did not arrive in time; a client that has sent nothing at all is owed no answer."""
         cycle = self.cycle
         if self._incomplete and (self._in_head or (cycle and not cycle.response_started)):
-            self._refuse(Refusal(408, f"The request did not arrive within {REQUEST_TIMEOUT:g} s.", code="timeout"))
+            within = f"{self._request_timeout:g} s"
+            self._refuse(Refusal(408, f"The request did not arrive within {within}.", code="timeout"))
         else:
             self.transport.abort()
 

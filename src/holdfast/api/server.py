@@ -2,8 +2,9 @@
 
 import asyncio
 import errno
+import resource
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any, cast
@@ -12,10 +13,11 @@ import anyio
 import structlog
 import uvicorn
 
-from holdfast.api.connection import Connection, Connections
+from holdfast.api.connection import BEYOND, Connection, Connections
 from holdfast.api.routes import Application
 from holdfast.api.surface import Address, Surface
 from holdfast.core.errors import SettingsError
+from holdfast.core.scopes import plain_errors
 from holdfast.core.settings import ServerSettings
 
 log = structlog.get_logger(__name__)
@@ -25,6 +27,10 @@ KEEP_ALIVE = 75
 """How long an idle connection is kept, in seconds: longer than clients keep theirs, so that they end it."""
 GRACE = 2.0
 """How long clients may take to read their last words when the server leaves."""
+EXHAUSTED_WAIT = 0.5
+"""When accepting is tried again after it failed, for want of descriptors as a rule, unless a client leaves first."""
+TELL_EVERY = 60.0
+"""How often the log is told that accepting pauses: at the limit it does so with every client that comes."""
 LAST_GRACE = 0.5
 """For each of the steps after that: connections are aborted, then tasks are cancelled."""
 
@@ -36,7 +42,7 @@ async def open_server(surface: Surface, listener: socket.socket) -> AsyncIterato
     It takes no signals.
     """
     application = Application(surface)
-    connections = Connections(surface.settings.server.connections)
+    connections = Connections(_most_connections(surface.settings.server.connections))
     config = uvicorn.Config(
         cast(Any, application),
         http=Connection,
@@ -52,23 +58,78 @@ async def open_server(surface: Surface, listener: socket.socket) -> AsyncIterato
     )
     config.load()
     address = Address(surface.settings.server.host, listener.getsockname()[1])
-    with surface.ledger.enter(
-        "listener",
-        f"{address.host}:{address.port}",
-        since=surface.clock.now(),
-        holds=lambda: [listener.fileno(), *connections.descriptors()],
+    with (
+        surface.ledger.enter(
+            "listener",
+            f"{address.host}:{address.port}",
+            since=surface.clock.now(),
+            holds=lambda: [listener.fileno(), *connections.descriptors()],
+        ),
+        plain_errors(),
     ):
-        accepting = await asyncio.get_running_loop().create_server(
-            partial(Connection, config, connections), sock=listener, backlog=BACKLOG
-        )
         try:
-            yield address
+            async with anyio.create_task_group() as group:
+                group.start_soon(_accept, listener, connections, partial(Connection, config, connections))
+                try:
+                    yield address
+                finally:
+                    group.cancel_scope.cancel()
         finally:
+            listener.close()
             with anyio.CancelScope(shield=True):
-                accepting.close()
                 await _let_go(application, connections)
-                with anyio.move_on_after(LAST_GRACE):
-                    await accepting.wait_closed()
+
+
+def _most_connections(wanted: int) -> int:
+    """Clients get half of the descriptors at most: the store, the log, models and tools need theirs."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = wanted if limit == resource.RLIM_INFINITY else min(wanted, max(limit // 2 - BEYOND, 1))
+    if most < wanted:
+        log.info("there are descriptors for fewer connections", descriptors=limit, connections=most, wanted=wanted)
+    return most
+
+
+async def _accept(listener: socket.socket, connections: Connections, make: Callable[[], Connection]) -> None:
+    """Take clients in while there is room; the others wait with the system, which loses nothing they send."""
+    loop = asyncio.get_running_loop()
+    told = -TELL_EVERY
+
+    def tell(why: str) -> None:
+        nonlocal told
+        if loop.time() - told >= TELL_EVERY:
+            told = loop.time()
+            log.warning("accepting pauses", cause=why, connections=len(connections))
+
+    async with anyio.create_task_group() as group:
+        while True:
+            if connections.full:
+                tell("too many connections")
+                await connections.room()
+            try:
+                client, _ = listener.accept()
+            except BlockingIOError:
+                await anyio.wait_readable(listener)
+            except ConnectionError:
+                continue  # that client left while it waited
+            except OSError as error:
+                tell(str(error))
+                with anyio.move_on_after(EXHAUSTED_WAIT):
+                    await connections.fewer()
+            else:
+                connections.arriving += 1
+                group.start_soon(_take_in, client, connections, make)
+
+
+async def _take_in(client: socket.socket, connections: Connections, make: Callable[[], Connection]) -> None:
+    try:
+        client.setblocking(False)
+        await asyncio.get_running_loop().connect_accepted_socket(make, client)
+    except OSError as error:  # with this client; the others are accepted as ever
+        client.close()
+        log.warning("a client could not be taken in", cause=str(error))
+    finally:
+        connections.arriving -= 1
+        connections.lost()
 
 
 async def _let_go(application: Application, connections: Connections) -> None:

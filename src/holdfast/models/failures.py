@@ -4,6 +4,7 @@ The message is one sentence of ours for whoever chats; what the provider said go
 into `detail` for the log.
 """
 
+import errno
 import re
 import ssl
 import time
@@ -107,6 +108,10 @@ def from_exception(choice: ModelChoice, error: Exception) -> ModelError:
                 f"{_capital(choice)} shows a certificate that can't be trusted: check [model] base_url.",
                 code="bad_certificate",
                 detail=detail,
+            )
+        case aiohttp.ClientConnectorError(errno=errno.EMFILE | errno.ENFILE):
+            return RetryModel(
+                "The gateway has too many files and connections open to ask the model.", code="exhausted", detail=detail
             )
         case aiohttp.ConnectionTimeoutError() | aiohttp.ClientConnectorError():
             return RetryModel(f"{_capital(choice)} can't be reached.", code="unreachable", detail=detail)
