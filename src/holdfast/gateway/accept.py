@@ -245,7 +245,8 @@ class Gateway:
     async def _command(self, chat: AwakeChat, mail: Mail, call: commands.Call) -> None:
         try:
             try:
-                text = await commands.execute(self, chat, call)
+                async with chat.lane:
+                    text = await commands.execute(self, chat, call)
                 await self._hosting.settle(chat, mail, text, "ok")
             except Exception:  # the edge of a command: nobody else's business
                 log.exception("a command broke", chat=str(chat.key), command=call.name)

@@ -69,6 +69,8 @@ class AwakeChat:
         self.outgoing: Mailbox[Answer] = Mailbox()
         self.commands: list[Mail] = []
         """Those being carried out."""
+        self.lane = asyncio.Lock()
+        """Theirs, one after the other: a /model that follows a /new is meant for the new conversation."""
         self.unanswered = 0
         """Messages that were taken, or are being stored, and have no answer yet."""
         self.waking = False
