@@ -105,6 +105,7 @@ class Talk:
 
 
 @pytest.mark.parametrize(("point", "count"), [(p, 1) for p in POINTS] + [(p, 3) for p in LATER])
+@pytest.mark.proves("invariant 12")
 def test_killed_at_a_point_of_the_store_nothing_is_lost_or_doubled(
     gateway: GatewayProcess, point: str, count: int
 ) -> None:
@@ -140,6 +141,7 @@ def test_killed_at_the_end_of_a_conversation_the_end_holds_or_did_not_happen(gat
         gateway.kill()
 
 
+@pytest.mark.proves("invariant 12")
 def test_killed_at_random_moments_under_load_nothing_is_lost_or_doubled(gateway: GatewayProcess) -> None:
     chance = random.Random(2026)
     talk = Talk(gateway, "t")

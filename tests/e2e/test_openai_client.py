@@ -123,6 +123,7 @@ def test_two_requests_in_one_session_are_answered_in_order(client: OpenAI) -> No
     assert "4 messages" in (said.choices[0].message.content or "")
 
 
+@pytest.mark.proves("invariant 12")
 def test_a_repeated_key_is_answered_once(client: OpenAI) -> None:
     def ask(text: str) -> Any:
         headers = {"Idempotency-Key": "the-same", **session("keys")}

@@ -1,5 +1,7 @@
 """The real gateway process with a Telegram bot: messages in, answers out, each once, whatever dies in between."""
 
+import os
+import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -70,6 +72,7 @@ async def test_strangers_are_told_so_and_not_answered(api: BotApi, gateway: Gate
         "channel.telegram.send.before",
     ],
 )
+@pytest.mark.proves("invariant 12")
 async def test_killed_in_the_middle_it_answers_once_after_a_restart(
     api: BotApi, gateway: GatewayProcess, point: str
 ) -> None:
@@ -87,6 +90,7 @@ async def test_killed_in_the_middle_it_answers_once_after_a_restart(
     assert "two" in two
 
 
+@pytest.mark.proves("invariant 12")
 async def test_killed_right_after_a_send_it_repeats_that_answer_at_most_once(
     api: BotApi, gateway: GatewayProcess
 ) -> None:
@@ -102,6 +106,43 @@ async def test_killed_right_after_a_send_it_repeats_that_answer_at_most_once(
     ones = [text for text in api.heard() if "one" in text]
     assert 1 <= len(ones) <= 2
     assert len(set(ones)) == 1
+
+
+WAITS = """
+import anyio
+from pathlib import Path
+from holdfast.core.protocols import ToolContext
+from holdfast.tools.function import tool
+
+@tool(toolset="test")
+async def ponder(context: ToolContext) -> str:
+    "Think until it is time to answer."
+    Path("pondering").touch()
+    while not Path("time to answer").exists():
+        await anyio.sleep(0.01)
+    return "forty-two"
+
+TOOLS = (ponder,)
+"""
+
+
+@pytest.mark.proves("case 68")
+async def test_told_to_stop_in_the_middle_of_a_turn_it_answers_before_it_leaves(
+    api: BotApi, gateway: GatewayProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tools_that_wait.py").write_text(WAITS)
+    monkeypatch.chdir(tmp_path)  # where it finds the module
+    gateway.launch(HOLDFAST_TOOLS__MODULES="tools_that_wait")
+    api.say("use ponder with {}")
+    await api.until((tmp_path / "pondering").exists)
+    os.kill(gateway.pid, signal.SIGTERM)
+    await api.until(lambda: "the same again hurries" in gateway.output)
+    assert api.heard() == []
+    (tmp_path / "time to answer").touch()
+    await api.until(lambda: not gateway.alive)
+    assert gateway.wait() == 0
+    (answer,) = api.heard()
+    assert "forty-two" in answer
 
 
 async def test_a_messenger_that_is_down_holds_up_nothing_and_loses_nothing(
