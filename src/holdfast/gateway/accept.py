@@ -105,8 +105,9 @@ class Gateway:
                 return await self._take(chat, incoming, storing, wakes=wakes, watched=watched)
             except asyncio.CancelledError:
                 # The sender hung up, but the message is on its way into the inbox: see to it without them.
-                chat.hold()
-                self._hosts.start_soon(self._take_alone, chat, incoming, storing, wakes)
+                if not self._has_left:
+                    chat.hold()
+                    self._hosts.start_soon(self._take_alone, chat, incoming, storing, wakes)
                 raise
 
     async def _take(
@@ -196,6 +197,11 @@ class Gateway:
         self.residents.change(settings.residents.limit, settings.residents.idle_ttl)
         self._hosting.change(settings.limits.turns)
 
+    @property
+    def _has_left(self) -> bool:
+        """All hosts are gone, or about to be."""
+        return self._hosts.cancel_scope.cancel_called
+
     def _hosting_session(self, session: SessionId) -> AwakeChat | None:
         return next((chat for chat in self.awake.values() if chat.session and chat.session.id == session), None)
 
@@ -224,7 +230,9 @@ class Gateway:
     def _deliver(self, chat: AwakeChat, incoming: Incoming, *, watched: bool = False) -> Mail:
         self._accepted += 1
         mail = Mail(incoming, number=self._accepted, watched=watched, on_done=partial(self._answered, chat))
-        if call := _command_in(incoming):
+        if self._has_left:  # nobody hosts it any more; it stays in the inbox
+            mail.fail(Stopping(LEAVING))
+        elif call := _command_in(incoming):
             chat.hold()
             chat.commands.append(mail)
             self._hosts.start_soon(self._command, chat, mail, replace(call, number=mail.number))
