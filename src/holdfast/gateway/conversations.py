@@ -31,14 +31,14 @@ class Conversations:
         chat.mailbox.put_back([mail for mail in waiting if mail.number >= before])
         try:
             had_one = await chat.end("new", session)
+            if session and not had_one:
+                chat.mailbox.put_back(dropped)  # it had ended before: they wait for its successor
+                return False, 0
+            for mail in dropped:
+                await self._hosting.settle(chat, mail, DROPPED, "stopped")
         except BaseException:
-            chat.mailbox.put_back(dropped)
+            self._hosting.put_back(chat, [mail for mail in dropped if not mail.done])
             raise
-        if session and not had_one:
-            chat.mailbox.put_back(dropped)  # it had ended before: they wait for its successor
-            return False, 0
-        for mail in dropped:
-            await self._hosting.settle(chat, mail, DROPPED, "stopped")
         return had_one, len(dropped)
 
     async def resume(self, chat: AwakeChat) -> SessionRow | None:

@@ -234,6 +234,14 @@ class Hosting:
         finally:
             self._slots.give_back()
 
+    def put_back(self, chat: AwakeChat, mails: Sequence[Mail]) -> None:
+        """Let mail that was drained from a chat's mailbox wait again, as long as there is someone to see it there."""
+        if self.leaving:
+            for mail in mails:
+                mail.fail(Stopping(LEAVING))
+        else:
+            chat.mailbox.put_back(mails)
+
     async def settle(self, chat: AwakeChat, mail: Mail, text: str, outcome: Outcome, error: str = "") -> None:
         """Answer a message outside of any turn."""
         incoming = mail.incoming
@@ -246,8 +254,12 @@ class Hosting:
             log.error("an answer can't be stored; trying again", mail=incoming.id, cause=str(failure))
             mail.fail(failure)
 
-        await insist(lambda: self._store.finish(answer, None, [], push=push), failed)
-        mail.settle(answer)
+        try:
+            await insist(lambda: self._store.finish(answer, None, [], push=push), failed)
+            mail.settle(answer)
+        finally:
+            if not mail.done:  # the gateway leaves; the message stays in the inbox
+                mail.fail(Stopping(LEAVING))
         if push:
             chat.outgoing.put(answer)
 
