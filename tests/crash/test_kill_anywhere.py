@@ -3,8 +3,10 @@
 import contextlib
 import random
 import signal
+import sqlite3
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,11 @@ import holdfast.storage  # noqa: F401 - registers the store's failpoints
 from holdfast.core import failpoints
 from holdfast.testing.processes import PATIENCE, GatewayProcess
 
-ELSEWHERE = ("end", "sent")
-"""Writes that need a scenario of their own: a conversation's end below, a push in test_telegram."""
+BY_COMMAND = ("control", "undo", "resume")
+"""Writes that a command makes, in a scenario of its own below."""
+ELSEWHERE = (*BY_COMMAND, "end", "sent", "conclude", "prune_mail", "prune_session", "shrink")
+"""So do others: a conversation's end below, a push in test_telegram; tests/unit/storage/test_crash.py kills the store
+alone at every write, those included that a gateway makes once in a while."""
 POINTS = [p for p in failpoints.names() if p.startswith("store.") and p.split(".")[1] not in ELSEWHERE]
 LATER = [p for p in POINTS if p.split(".")[1] in ("accept", "append", "finish")]
 """Those that are passed often enough to be killed at a later pass, too."""
@@ -121,6 +126,33 @@ def test_killed_at_a_point_of_the_store_nothing_is_lost_or_doubled(
     talk.check()
     assert len(gateway.ask(f"/api/sessions?q={CHATS[0]}")["sessions"]) == 1
     assert gateway.terminate() == 0
+
+
+@pytest.mark.parametrize("point", [f"store.{write}.{when}" for write in BY_COMMAND for when in ("before", "after")])
+@pytest.mark.proves("invariant 12")
+def test_killed_in_a_command_it_is_carried_out_and_the_chat_goes_on(gateway: GatewayProcess, point: str) -> None:
+    commands = ("/reasoning high", "/new", "/resume", "/undo")
+    gateway.start(HOLDFAST_FAILPOINT=f"{point}=kill")
+    talk = Talk(gateway, "t")
+    assert talk.say("one", "say undone")
+    talk.wait_for_answers()
+    for command in commands:
+        talk.say("one", command)
+    assert gateway.wait() == -signal.SIGKILL, "the point was never reached"
+    gateway.start()
+    for command in commands:  # with the same ids: what was answered is not done again
+        assert talk.say("one", command)
+    deadline = time.monotonic() + PATIENCE
+    with closing(sqlite3.connect(f"file:{gateway.home / 'holdfast.db'}?mode=ro", uri=True)) as db:
+        while db.execute("SELECT count(*) FROM inbox WHERE answered IS NULL").fetchone() != (0,):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+    assert talk.messages("one") == [], "the conversation that was resumed, undone"
+    assert talk.say("one", "say after")
+    while [m["text"] for m in talk.messages("one")] != ["say after", "after"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert len(gateway.ask("/api/sessions?channel=web")["sessions"]) == 1
 
 
 def test_killed_at_the_end_of_a_conversation_the_end_holds_or_did_not_happen(gateway: GatewayProcess) -> None:
