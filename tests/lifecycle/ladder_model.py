@@ -172,7 +172,9 @@ class Ladder:
             self.crowd_out()  # its place is free from now on, and was not before
         else:
             enders = [sent for sent in chat.under_way(reason) if not sent.effect]
-            assert enders or (reason == "new" and session in chat.operators_ends), f"nobody wanted {talk.title!r} to end: {reason}"
+            assert enders or (reason == "new" and session in chat.operators_ends), (
+                f"nobody wanted {talk.title!r} to end: {reason}"
+            )
             if enders and reason == "new":
                 enders[0].effect = True
         talk.ended, talk.reason, talk.controls = when, reason, Controls()
